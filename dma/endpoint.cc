@@ -45,6 +45,7 @@ Endpoint::Endpoint(Bootstrap& bootstrap, Transport& transport, const EndpointSpe
       queue_pages_(allocate_private(sizeof(RequestQueues), "request queues")),
       queues_(reinterpret_cast<RequestQueues*>(queue_pages_.region.base)) {
   why_none_.resize(static_cast<size_t>(bootstrap.size()));
+  why_staged_.resize(why_none_.size());
   map_.rank = bootstrap.rank();
   map_.channels = static_cast<uint32_t>(spec_.channels.size());
   map_.memory.resize(bootstrap.size());
@@ -238,7 +239,7 @@ uint64_t Endpoint::device_start(uint32_t channel) const {
 bool Endpoint::is_on_device(int peer, uint32_t channel) const {
   const RegionId inbox = layout().device_inbox();
   return spec_.channels[channel].by_devices && views_[rank()][inbox].bytes != 0 &&
-         views_[peer][inbox].bytes != 0;
+         views_[peer][inbox].bytes != 0 && why_staged_[peer].empty();
 }
 
 std::optional<std::string> Endpoint::why_staged(int peer) const {
@@ -246,7 +247,7 @@ std::optional<std::string> Endpoint::why_staged(int peer) const {
   if (map_.channels == 0 || views_[peer][layout().inbox(0)].base != nullptr) return std::nullopt;
   for (const int end : {rank(), peer})
     if (!why_none_[end].empty()) return name_of(end) + ": " + why_none_[end];
-  return "";
+  return why_staged_[peer];
 }
 
 RegionTable Endpoint::table(int rank) const {

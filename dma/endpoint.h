@@ -63,6 +63,9 @@ class Endpoint {
   // None where the peer's memory is addressable.
   std::optional<std::string> why_staged(int peer) const;
 
+  // From now on they are in memory of the host. Both ends say so; handles that were made before are void.
+  void stage(int peer, const std::string& why) { why_staged_[peer] = why; }
+
   // Whether the pump was asked for, on all ranks, though there may be nearer ways.
   bool is_posted_by_choice() const { return spec_.force_posted; }
 
@@ -89,6 +92,7 @@ class Endpoint {
   WireMap map_;
   std::vector<std::vector<Region>> views_;  // of map_.memory, for the plain tables
   std::vector<std::string> why_none_;       // by rank: no boxes in memory of its device
+  std::vector<std::string> why_staged_;     // by rank: not between the two, though both have such
   Memory queue_pages_;                      // pages of their own: a device may map them
   RequestQueues* queues_ = nullptr;
   std::unique_ptr<Wire> wire_;

@@ -132,7 +132,7 @@ class Transport {
 
   // Zero-filled memory that peers can be given access to.
   virtual Memory allocate(const std::string& name, uint64_t bytes) = 0;
-  // Registers memory of another owner (a GPU's arena). Throws Error(kUnsupported) where that cannot be.
+  // Registers memory of another owner. Throws Error(kUnsupported) where that cannot be.
   virtual Memory adopt(const std::string& name, void* base, uint64_t bytes) = 0;
   // Whether adopt_named() is more than a refusal.
   virtual bool takes_named() const { return false; }

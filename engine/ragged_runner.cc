@@ -40,8 +40,9 @@ dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RaggedOptions& o
   if (processes) {
     // A GPU posts on the ring of kDecode, which is its own then.
     const dma::Priority priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode;
-    // Not used by GPUs; but a rank on a CPU is to be told apart from them.
+    // GPUs try their memory on it (try_nic_boxes); and a rank on a CPU is to be told apart from them.
     spec.channels.push_back(StepWords::channel(priority));
+    spec.channels.back().by_devices = on_gpu;
     spec.channels.push_back(dma::preflight_channel(priority));
     spec.channels.push_back(
         {.name = "steps for " + std::to_string(options.limits.pages) + " pages",
@@ -210,6 +211,7 @@ ProcessEngine make_process_engine(Compiled compiled, RaggedOptions options,
   const auto deadline = dma::Deadline::after(options.join_deadline);
   auto group = dma::join_group(std::move(bootstrap), dma::transport_wish().transport, spec, deadline);
   made.pairs = dma::preflight(*group, made.steps_channel - 1, deadline);
+  if (options.gpu) cuda::try_nic_boxes(*options.gpu, *group, made.steps_channel - 2, deadline);
   if (!options.gpu) options.words_channel = made.steps_channel - 2;
   made.engine = std::make_unique<Engine>(std::move(compiled), options, std::move(group));
   return made;

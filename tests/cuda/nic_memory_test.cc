@@ -177,6 +177,11 @@ class NicBoxes : public NicMemory {
           for (int c = 0; c < 4; ++c)
             spec.channels.push_back({.name = "exchange", .slot_bytes = 1 << 12, .by_devices = true});
           spec.device = nic_boxes(ranks[r].gpu, wanted);
+          // The fake driver knows nothing of the fake NIC.
+          if (wanted)
+            spec.device.settle = [by_driver = spec.device.settle, nic = &ranks[r].nic] {
+              return by_driver() && nic->flush();
+            };
           return spec;
         },
         in_time(), std::move(transports));
@@ -260,6 +265,50 @@ TEST_F(NicBoxes, EveryCallThatFailsCostsNoMoreThanTheWay) {
     EXPECT_EQ(fake_->mappings, is_staged ? 0 : 4) << n;
   }
   EXPECT_GE(staged, 12);
+}
+
+// Where a NIC loses what it writes, the pair goes through the host's memory, both ways, and both say so.
+TEST_F(NicBoxes, AreTriedBeforeAnythingIsSent) {
+  for (const bool works : {true, false}) {
+    std::vector<Rank> ranks(2);
+    ranks[1].nic.flushes = works;
+    auto groups = meet(ranks);
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < 2; ++r)
+      threads.emplace_back([&, r] { try_nic_boxes(*ranks[r].gpu, *groups[r], 3, in_time()); });
+    threads.clear();
+    for (int r = 0; r < 2; ++r) {
+      EXPECT_EQ(
+          groups[r]->endpoint().why_staged(1 - r),
+          works ? "" : "what a NIC brings from GPU memory of rank 0 to that of rank 1 is not what was sent");
+      EXPECT_EQ(groups[r]->sender(1 - r, 0).on_device, works);
+      EXPECT_EQ(groups[r]->receiver(1 - r, 2).on_device, works);
+    }
+    const std::vector<std::string> ways = ways_of(ranks, groups);
+    EXPECT_EQ(ways[0], ways[1]);
+    EXPECT_THAT(ways[0],
+                HasSubstr(works ? "by a NIC that" : "host asks for it; by a NIC: what a NIC brings"));
+  }
+}
+
+TEST_F(NicBoxes, AFlushThatTheDriverRefusesIsNamedByTheTrial) {
+  std::vector<Rank> ranks(2);
+  auto groups = meet(ranks);
+  fake_->nic.flush_result = 719;
+  std::vector<std::string> errors(2);
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      errors[r] = refusal(
+          [&] { try_nic_boxes(*ranks[r].gpu, *groups[r], 3, dma::Deadline::after(std::chrono::seconds(2))); },
+          Code::kUnavailable);
+    });
+  }
+  threads.clear();
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr("does not arrive: ")) << error;
+    EXPECT_THAT(error, HasSubstr("; ARK_GPU_LINKS=host takes memory of the host")) << error;
+  }
 }
 
 TEST_F(NicBoxes, AreNotAskedForWithHostLinksAlone) {

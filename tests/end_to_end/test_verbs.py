@@ -76,7 +76,8 @@ def test_ranks_over_rdma_generate_what_one_does(stages):
     names = ("alone", "ranks", "four_ranks")
     for name in names:
         assert stages[name][0] == 0, stages[name][1]
-    alone, *ranks = (json.loads(stages[name][1])["token_ids"] for name in names)
+    # Before the result there may be warnings: on a busy machine one pair can be slow.
+    alone, *ranks = (json.loads(stages[name][1].splitlines()[-1])["token_ids"] for name in names)
     assert ranks == [alone, alone] and len(alone) == 24
     assert statistic(stages["traffic"], "sent_pkts") > 100, "the bytes took another way"
 
