@@ -19,6 +19,27 @@ inline size_t link_index(int peer, Priority priority) {
   return static_cast<size_t>(peer) * kPriorities + static_cast<size_t>(priority);
 }
 
+// Where a rank's port is.
+struct VerbsAddress {
+  std::array<uint8_t, 16> gid = {};
+  uint16_t lid = 0;  // within an InfiniBand subnet; 0 on Ethernet
+  uint8_t mtu = 0;   // ibv_mtu: 1 to 5 are 256 to 4096 bytes
+
+  void write(BlobWriter& blob) const {
+    blob.text({reinterpret_cast<const char*>(gid.data()), gid.size()}).number(lid).number(mtu);
+  }
+  static VerbsAddress read(BlobReader& blob) {
+    VerbsAddress address;
+    const std::string_view gid = blob.text();
+    if (gid.size() != address.gid.size()) blob.malformed("has no GID");
+    std::copy(gid.begin(), gid.end(), address.gid.begin());
+    address.lid = blob.number<uint16_t>();
+    address.mtu = blob.number<uint8_t>();
+    if (address.mtu < 1 || address.mtu > 5) blob.malformed("has an MTU that there is not");
+    return address;
+  }
+};
+
 struct VerbsHello {
   struct Queue {
     uint32_t number = 0;  // of the queue pair, 24 bits
@@ -26,17 +47,15 @@ struct VerbsHello {
   };
   static constexpr uint32_t kLeastDepth = 16, kMostDepth = 256;
 
-  std::array<uint8_t, 16> gid = {};  // address of the port
-  uint16_t lid = 0;                  // its address within an InfiniBand subnet; 0 on Ethernet
-  uint8_t mtu = 0;                   // ibv_mtu: 1 to 5 are 256 to 4096 bytes
-  uint32_t depth = 0;                // receives that are posted at each queue pair
-  uint64_t told_key = 0;             // memory of counts that peers write, as Memory::key
+  VerbsAddress at;
+  uint32_t depth = 0;         // receives that are posted at each queue pair
+  uint64_t told_key = 0;      // memory of counts that peers write, as Memory::key
   std::vector<Queue> queues;  // by link_index; zeros for the rank itself and where it uses another transport
 
   std::string write() const {
     BlobWriter blob;
-    blob.text({reinterpret_cast<const char*>(gid.data()), gid.size()});
-    blob.number(lid).number(mtu).number(depth).number(told_key);
+    at.write(blob);
+    blob.number(depth).number(told_key);
     for (const Queue& queue : queues) blob.number(queue.number).number(queue.packet);
     return blob.take();
   }
@@ -45,12 +64,7 @@ struct VerbsHello {
   static VerbsHello read(std::string_view bytes, int rank, int ranks, int reader) {
     BlobReader blob(bytes, "rank " + std::to_string(rank) + ": its hello of transport verbs");
     VerbsHello hello;
-    const std::string_view gid = blob.text();
-    if (gid.size() != hello.gid.size()) blob.malformed("has no GID");
-    std::copy(gid.begin(), gid.end(), hello.gid.begin());
-    hello.lid = blob.number<uint16_t>();
-    hello.mtu = blob.number<uint8_t>();
-    if (hello.mtu < 1 || hello.mtu > 5) blob.malformed("has an MTU that there is not");
+    hello.at = VerbsAddress::read(blob);
     hello.depth = blob.number<uint32_t>();
     if (hello.depth < kLeastDepth || hello.depth > kMostDepth)
       blob.malformed("has queues of no usable depth");
@@ -64,6 +78,45 @@ struct VerbsHello {
           queue.number >> 24 != 0 || queue.packet >> 24 != 0)
         blob.malformed("has a queue pair that cannot be");
     }
+    blob.end();
+    return hello;
+  }
+};
+
+// The same for transport verbs-ud.
+struct DatagramHello {
+  // Datagrams that each peer may have under way with each priority: receives are posted for all of them.
+  static constexpr uint32_t kLeastWindow = 2, kMostWindow = 64;
+
+  VerbsAddress at;
+  uint32_t window = kLeastWindow;
+  uint32_t key = 0;  // that the device wants to see (Q_Key); its top bit is the system's
+  std::array<uint32_t, kPriorities> queues = {};  // numbers of the queue pairs, 24 bits
+  std::vector<uint64_t> secrets;                  // by rank: what each shows
+
+  std::string write() const {
+    BlobWriter blob;
+    at.write(blob);
+    blob.number(window).number(key);
+    for (const uint32_t queue : queues) blob.number(queue);
+    for (const uint64_t secret : secrets) blob.number(secret);
+    return blob.take();
+  }
+
+  // What `rank` of `ranks` has sent. Throws Error(kUnavailable) that names it.
+  static DatagramHello read(std::string_view bytes, int rank, int ranks) {
+    BlobReader blob(bytes, "rank " + std::to_string(rank) + ": its hello of transport verbs-ud");
+    DatagramHello hello;
+    hello.at = VerbsAddress::read(blob);
+    hello.window = blob.number<uint32_t>();
+    if (hello.window < kLeastWindow || hello.window > kMostWindow) blob.malformed("has no usable window");
+    hello.key = blob.number<uint32_t>();
+    if (hello.key >> 31 != 0) blob.malformed("has a key that cannot be");
+    for (uint32_t& queue : hello.queues) {
+      queue = blob.number<uint32_t>();
+      if (queue == 0 || queue >> 24 != 0) blob.malformed("has a queue pair that cannot be");
+    }
+    for (int of = 0; of < ranks; ++of) hello.secrets.push_back(blob.number<uint64_t>());
     blob.end();
     return hello;
   }

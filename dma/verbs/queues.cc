@@ -50,6 +50,17 @@ std::string path(const VerbsParts& parts, const VerbsLink& link) {
 
 }  // namespace
 
+ibv_ah_attr way_to(const VerbsPort& from, const VerbsAddress& there) {
+  ibv_ah_attr way = {};
+  way.is_global = 1;
+  std::copy(there.gid.begin(), there.gid.end(), way.grh.dgid.raw);
+  way.grh.sgid_index = from.gid_index;
+  way.grh.hop_limit = kHops;
+  way.dlid = there.lid;
+  way.port_num = from.number;
+  return way;
+}
+
 VerbsHello make_queues(VerbsParts& parts, const WireMap& map, int ranks) {
   const VerbsPort& port = *parts.port;
   const size_t links = link_index(ranks, Priority::kDecode);
@@ -63,9 +74,9 @@ VerbsHello make_queues(VerbsParts& parts, const WireMap& map, int ranks) {
   if (parts.completions == nullptr) fail(port.name + " makes no completion queue", std::strerror(errno));
 
   VerbsHello hello;
-  std::copy(std::begin(port.gid.raw), std::end(port.gid.raw), hello.gid.begin());
-  hello.lid = port.port.lid;
-  hello.mtu = static_cast<uint8_t>(port.port.active_mtu);
+  std::copy(std::begin(port.gid.raw), std::end(port.gid.raw), hello.at.gid.begin());
+  hello.at.lid = port.port.lid;
+  hello.at.mtu = static_cast<uint8_t>(port.port.active_mtu);
   hello.depth = parts.depth;
   hello.queues.resize(links);
   parts.links.resize(links);
@@ -90,22 +101,17 @@ void connect_queues(VerbsParts& parts, int rank, const VerbsHello& ours, int pee
   for (const Priority priority : {Priority::kDecode, Priority::kBulk}) {
     const size_t here = link_index(peer, priority), there = link_index(rank, priority);
     VerbsLink& link = parts.links[here];
-    std::copy(theirs.gid.begin(), theirs.gid.end(), link.gid.raw);
+    std::copy(theirs.at.gid.begin(), theirs.at.gid.end(), link.gid.raw);
     link.their_depth = theirs.depth;
     link.told_key = VerbsKey::of(theirs.told_key).key;
     link.told_at = VerbsKey::of(theirs.told_key).address + there * sizeof(uint32_t);
 
     ibv_qp_attr ready = {};
     ready.qp_state = IBV_QPS_RTR;
-    ready.path_mtu = static_cast<ibv_mtu>(std::min(theirs.mtu, ours.mtu));
+    ready.path_mtu = static_cast<ibv_mtu>(std::min(theirs.at.mtu, ours.at.mtu));
     ready.dest_qp_num = theirs.queues[there].number;
     ready.rq_psn = theirs.queues[there].packet;
-    ready.ah_attr.is_global = 1;
-    ready.ah_attr.grh.dgid = link.gid;
-    ready.ah_attr.grh.sgid_index = parts.port->gid_index;
-    ready.ah_attr.grh.hop_limit = kHops;
-    ready.ah_attr.dlid = theirs.lid;
-    ready.ah_attr.port_num = parts.port->number;
+    ready.ah_attr = way_to(*parts.port, theirs.at);
     int error = ibv_modify_qp(link.pair.get(), &ready,
                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);

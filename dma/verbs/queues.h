@@ -6,6 +6,9 @@
 
 namespace ark::dma {
 
+// By which a device sends to a port.
+ibv_ah_attr way_to(const VerbsPort& from, const VerbsAddress& there);
+
 // All throw Error(kUnavailable), with the port and the peer where one is at fault.
 
 // Completion queue and queue pairs to all peers that the wire carries to, with their receives posted. Takes

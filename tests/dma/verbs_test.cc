@@ -25,9 +25,9 @@ using ::testing::StartsWith;
 // Of rank 1 of two.
 VerbsHello good_hello() {
   VerbsHello hello;
-  hello.gid[15] = 1;
-  hello.lid = 3;
-  hello.mtu = 5;
+  hello.at.gid[15] = 1;
+  hello.at.lid = 3;
+  hello.at.mtu = 5;
   hello.depth = 64;
   hello.told_key = 7;
   hello.queues = {{17, 0xffffff}, {0xffffff, 0}, {}, {}};
@@ -55,8 +55,8 @@ TEST(VerbsHello, WhatCannotBeIsRefusedByName) {
     change(hello);
     return refusal(hello.write());
   };
-  EXPECT_THAT(refused_with([](VerbsHello& h) { h.mtu = 0; }), HasSubstr("rank 1: its hello"));
-  EXPECT_THAT(refused_with([](VerbsHello& h) { h.mtu = 6; }), HasSubstr("MTU"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.at.mtu = 0; }), HasSubstr("rank 1: its hello"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.at.mtu = 6; }), HasSubstr("MTU"));
   EXPECT_THAT(refused_with([](VerbsHello& h) { h.depth = 0; }), HasSubstr("depth"));
   EXPECT_THAT(refused_with([](VerbsHello& h) { h.depth = UINT32_MAX; }), HasSubstr("depth"));
   EXPECT_THAT(refused_with([](VerbsHello& h) { h.queues[0].number = 0; }), HasSubstr("queue pair"));

@@ -1,7 +1,8 @@
 // libFuzzer: what a peer may send. The first byte says where: at the door, in frames of transport socket (in capitals:
-// with their sums put right), in messages of transport ucx, in the records of set-up (also Member, LaunchTerms, hellos
-// of verbs), or in questions and answers for pages. Without the key nobody passes the door; after it nothing is written
-// outside what is a peer's, and no record does more than throw an Error; one that is taken says what it was read as.
+// with their sums put right), in messages of transport ucx, in datagrams of verbs-ud, in the records of set-up (also
+// Member, LaunchTerms, hellos of verbs and verbs-ud), or in questions and answers for pages. Without the key nobody
+// passes the door; after it nothing is written outside what is a peer's, and no record does more than throw an Error;
+// one that is taken says what it was read as.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "dma/transports.h"
 #include "dma/ucx/frame.h"
 #include "dma/verbs/hello.h"
+#include "dma/verbs/session.h"
 #include "server/load/members.h"
 #include "server/load/terms.h"
 #include "server/peers/messages.h"
@@ -140,12 +142,58 @@ void message_to(std::string_view bytes) {
   target.check_untouched();
 }
 
+// Datagrams of transport verbs-ud from one who knows the secret, to a session that itself has sent.
+void datagrams_to(std::string_view bytes) {
+  Target target;
+  DatagramSession session(8, 32, 1e9);
+  const std::vector<std::byte> source(200);
+  const Transfer transfer{.id = 5, .peer = 1, .source = source.data(), .bytes = source.size(), .raise_by = 1};
+  session.push(transfer);
+  int64_t now = 1'000'000'000;
+  std::vector<uint64_t> ended;
+  for (uint32_t taken = 0; bytes.size() >= sizeof(Datagram) + 1; now += 1'000'000) {
+    for (; session.may_send(now); now += 1'000) {
+      Datagram head;
+      uint64_t offset = 0;
+      const Transfer& out = session.next(head, offset, now);
+      check(out.id == 5 && offset <= source.size() && head.bytes <= source.size() - offset);
+    }
+    Datagram head;
+    std::memcpy(&head, bytes.data(), sizeof head);
+    const std::size_t length =
+        std::min<std::size_t>(static_cast<uint8_t>(bytes[sizeof head]), bytes.size() - sizeof head - 1);
+    const std::string_view payload = bytes.substr(sizeof head + 1, length);
+    bytes.remove_prefix(sizeof head + 1 + length);
+    if (!allows(target.map, head, 1, Priority::kDecode, length)) break;
+    if (session.take(head, now, ended)) {
+      if (length != 0)
+        std::memcpy(target.map.memory[0].at(head.target).region.base + head.target_offset, payload.data(),
+                    length);
+      if (head.raise_by != 0) target.counters[head.counter].raise(head.raise_by);
+      check(session.awaited() == DatagramSession::kFirst + ++taken);
+      std::vector<uint64_t> twice;
+      check(!session.take(head, now, twice));  // no number twice
+      ended.insert(ended.end(), twice.begin(), twice.end());
+    }
+    session.look_at_clock(now);
+    check(session.acknowledged() - DatagramSession::kFirst <= session.sent() - DatagramSession::kFirst);
+    check(session.rate() > 0 && session.rate() <= 1e9);
+  }
+  // Only what has all been sent can have been acknowledged whole, and once.
+  check(ended.size() <= 1 && (ended.empty() || session.sent() - DatagramSession::kFirst == 7));
+  target.check_untouched();
+}
+
 // What rank 1 says of its queue pairs and of its machine, and rank 0 of what all do.
 void describe(char what, std::string_view bytes) {
   try {
     if (what == 'v') {
       const VerbsHello hello = VerbsHello::read(bytes, 1, 2, 0);
-      check(hello.mtu >= 1 && hello.mtu <= 5 && hello.queues.at(0).number != 0);
+      check(hello.at.mtu >= 1 && hello.at.mtu <= 5 && hello.queues.at(0).number != 0);
+      check(hello.write() == bytes);
+    } else if (what == 'g') {
+      const DatagramHello hello = DatagramHello::read(bytes, 1, 2);
+      check(hello.window >= 2 && hello.window <= 64 && hello.queues[0] != 0 && hello.secrets.size() == 2);
       check(hello.write() == bytes);
     } else if (what == 'm') {
       const ark::Member member = ark::member_of(bytes, 1, 0);
@@ -230,7 +278,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   if (data[0] == 'K') knock(sealed<FrameHeader>(std::string(bytes)));
   if (data[0] == 'W') write_to(sealed<WireFrame>(std::string(bytes)));
   if (data[0] == 'u') message_to(bytes);
-  if (data[0] == 'v' || data[0] == 'm' || data[0] == 'l') describe(static_cast<char>(data[0]), bytes);
+  if (data[0] == 'd') datagrams_to(bytes);
+  if (data[0] == 'v' || data[0] == 'g' || data[0] == 'm' || data[0] == 'l')
+    describe(static_cast<char>(data[0]), bytes);
   if (data[0] == 't') tell(bytes);
   if (data[0] == 'q') ask(bytes);
   return 0;
