@@ -14,6 +14,7 @@ namespace ark::dma {
 // the first active port, its best address.
 struct PortWish {
   std::string device, gid;
+  bool datagrams = false;  // unreliable ones: transport verbs-ud
 };
 
 // What such an object gives to the executable that loads it. They share C++ classes, so both must be of one build.

@@ -69,6 +69,11 @@ std::unique_ptr<Transport> make_socket(int) { return make_socket_transport(Place
 std::unique_ptr<Transport> make_verbs(int rank) {
   return make_by_plugin("verbs", rank, transport_wish().port);
 }
+std::unique_ptr<Transport> make_verbs_ud(int rank) {
+  PortWish wish = transport_wish().port;
+  wish.datagrams = true;
+  return make_by_plugin("verbs", rank, wish);
+}
 std::unique_ptr<Transport> make_ucx(int rank) { return make_by_plugin("ucx", rank, {}); }
 
 template <std::unique_ptr<Transport> (*make_far)(int rank)>
@@ -91,6 +96,11 @@ constexpr TransportKind kTransports[] = {
      [](std::span<const Place> ranks) { return share_machines(ranks) && have_verbs(ranks); },
      each<with_shm<make_verbs>>, true, &Place::no_verbs, true},
     {"verbs", "an RDMA device at each rank", have_verbs, each<make_verbs>, true, &Place::no_verbs},
+    // Behind those that can do the same: only for who asks for it.
+    {"shm+verbs-ud", "an RDMA device at each rank, and ranks that share a machine",
+     [](std::span<const Place> ranks) { return share_machines(ranks) && have_verbs(ranks); },
+     each<with_shm<make_verbs_ud>>, true, &Place::no_verbs, true},
+    {"verbs-ud", "an RDMA device at each rank", have_verbs, each<make_verbs_ud>, true, &Place::no_verbs},
     // Which way UCX takes is its own choice: only for who asks for it.
     {"shm+ucx", "UCX at each rank, and ranks that share a machine",
      [](std::span<const Place> ranks) { return share_machines(ranks) && have_ucx(ranks); },

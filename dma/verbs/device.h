@@ -19,6 +19,7 @@ using ProtectionDomain = std::unique_ptr<ibv_pd, Release<ibv_dealloc_pd>>;
 using MemoryRegistration = std::unique_ptr<ibv_mr, Release<ibv_dereg_mr>>;
 using CompletionQueue = std::unique_ptr<ibv_cq, Release<ibv_destroy_cq>>;
 using QueuePair = std::unique_ptr<ibv_qp, Release<ibv_destroy_qp>>;
+using AddressHandle = std::unique_ptr<ibv_ah, Release<ibv_destroy_ah>>;
 
 struct VerbsPort {
   VerbsContext context;

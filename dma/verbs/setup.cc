@@ -1,60 +1,26 @@
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "dma/plugin.h"
+#include "dma/verbs/datagram_setup.h"
 #include "dma/verbs/queues.h"
+#include "dma/verbs/registering.h"
 
 namespace ark::dma {
 namespace {
 
-// What the device may read and peers may write; goes in the reverse order.
-struct Registered {
-  std::shared_ptr<const VerbsPort> port;
-  std::shared_ptr<void> memory;
-  MemoryRegistration registration;
-};
-
-class VerbsTransport final : public Transport {
+class VerbsTransport final : public RegisteringTransport {
  public:
   VerbsTransport(int rank, const PortWish& wish, decltype(&log_line) log)
-      : rank_(rank), wish_(wish), log_(log) {}
+      : RegisteringTransport("verbs", IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, rank, wish, log) {}
 
-  std::string_view name() const override { return "verbs"; }
-
-  Memory allocate(const std::string& name, uint64_t bytes) override {
-    if (bytes == 0) return allocate_private(0, name);
-    return registered(name, bytes < kHugePage ? allocate_private(bytes, name) : allocate_huge(bytes, name));
-  }
-  // Of the host.
-  Memory adopt(const std::string& name, void* base, uint64_t bytes) override {
-    const Memory memory{{static_cast<std::byte*>(base), bytes}, 0, nullptr};
-    return bytes == 0 ? memory : registered(name, memory);
-  }
-  // Of a GPU, by a dma-buf that its driver has given: the device asks that driver where the memory lies.
   bool takes_named() const override { return true; }
   Memory adopt_named(const std::string& name, const NamedMemory& named) override {
-    Memory memory{named.region, 0, named.owner, true};
-    const auto made = std::make_shared<Registered>();
-    made->port = port();
-    made->memory = named.owner;
-    made->registration.reset(
-        ibv_reg_dmabuf_mr(port_->domain.get(), named.offset, named.region.bytes, kHugePage, named.file.number,
-                          named.for_peers ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0));
-    if (made->registration == nullptr)
-      throw Error(Code::kUnsupported, port_->name + " takes no dma-buf (" + name + ", " +
-                                          std::to_string(named.region.bytes) +
-                                          " bytes): " + std::strerror(errno));
-    memory.key = VerbsKey{kHugePage, made->registration->lkey}.packed();
-    memory.owner = made;
-    return memory;
+    return registered_by_descriptor(name, named);
   }
-  // Not registered: the pump that receives raises them, and no peer has a key to them.
-  Memory allocate_counters(uint64_t bytes) override { return allocate_private(bytes, "counters"); }
 
   std::string describe(const Memory& memory) override {
-    return BlobWriter().number(remote_key(memory).packed()).take();
+    return BlobWriter().number(key_for_peers(memory).packed()).take();
   }
 
   Memory attach(int peer, std::string_view description, uint64_t bytes) override {
@@ -63,7 +29,6 @@ class VerbsTransport final : public Transport {
     blob.end();
     return {{nullptr, bytes}, key, nullptr};
   }
-  void connected() override {}
 
   std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap, Deadline deadline) override {
     ARK_CHECK(map.rank == rank_, "a transport of another rank");
@@ -75,7 +40,7 @@ class VerbsTransport final : public Transport {
       parts.told =
           allocate("counts of receives", link_index(ranks, Priority::kDecode) * 2 * sizeof(uint32_t));
       ours = make_queues(parts, map, ranks);
-      ours.told_key = remote_key(parts.told).packed();
+      ours.told_key = key_for_peers(parts.told).packed();
     });
     const std::vector<std::string> hellos = bootstrap.all_gather(ours.write(), deadline);
     bootstrap.together(deadline, [&] {
@@ -89,55 +54,10 @@ class VerbsTransport final : public Transport {
   }
 
  private:
-  const std::shared_ptr<const VerbsPort>& port() {
-    if (port_ == nullptr) {
-      port_ = open_port(rank_, wish_);
-      log_(LogLevel::kDebug, "rank " + std::to_string(rank_) + ": transport verbs by " + port_->name, {});
-    }
-    return port_;
-  }
-
-  // Fewer entries of the device's table of translations; what pages are used otherwise is the kernel's choice.
-  Memory allocate_huge(uint64_t bytes, const std::string& name) {
-    try {
-      return allocate_private(bytes, name, PageSize::kHuge);
-    } catch (const Error& none) {
-      log_(LogLevel::kDebug, std::string(none.what()) + " in huge pages (vm.nr_hugepages); others are taken",
-           {});
-      return allocate_private(bytes, name);
-    }
-  }
-
-  static VerbsKey remote_key(const Memory& memory) {
+  static VerbsKey key_for_peers(const Memory& memory) {
     if (memory.key == 0) return {};  // not registered
-    return {VerbsKey::of(memory.key).address,
-            static_cast<const Registered*>(memory.owner.get())->registration->rkey};
+    return {VerbsKey::of(memory.key).address, remote_key(memory)};
   }
-
-  Memory registered(const std::string& name, Memory memory) {
-    const auto base = reinterpret_cast<uintptr_t>(memory.region.base);
-    const auto address = static_cast<uint32_t>(base % kHugePage);
-    const auto made = std::make_shared<Registered>();
-    made->port = port();
-    made->memory = memory.owner;
-    made->registration.reset(ibv_reg_mr_iova(port_->domain.get(), memory.region.base, memory.region.bytes,
-                                             address, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
-    if (made->registration == nullptr) {
-      const int error = errno;
-      throw Error(Code::kUnavailable, "region " + escaped(name) + ": cannot register " +
-                                          std::to_string(memory.region.bytes) + " bytes with " + port_->name +
-                                          ": " + std::strerror(error) +
-                                          (error == ENOMEM ? "; `ulimit -l` bounds what may be pinned" : ""));
-    }
-    memory.key = VerbsKey{address, made->registration->lkey}.packed();
-    memory.owner = made;
-    return memory;
-  }
-
-  const int rank_;
-  const PortWish wish_;
-  const decltype(&log_line) log_;
-  std::shared_ptr<const VerbsPort> port_;
 };
 
 std::string trouble(const PortWish& wish) {
@@ -150,6 +70,7 @@ std::string trouble(const PortWish& wish) {
 }
 
 std::unique_ptr<Transport> make(int rank, const PortWish& wish, decltype(&log_line) log) {
+  if (wish.datagrams) return make_datagram_transport(rank, wish, log);
   return std::make_unique<VerbsTransport>(rank, wish, log);
 }
 

@@ -6,6 +6,7 @@
 
 #include "dma/transport.h"
 #include "dma/verbs/device.h"
+#include "dma/verbs/registering.h"
 
 namespace ark::dma {
 
@@ -35,17 +36,5 @@ inline uint64_t receive_name(size_t link) { return uint64_t{link} << 33 | uint64
 
 // `map`: keys are VerbsKeys, local ones of own memory and remote ones of peers'.
 std::unique_ptr<Wire> make_verbs_wire(const WireMap& map, VerbsParts parts);
-
-// Memory::key. The device knows memory by addresses that start at its offset in a huge page, so that keys tell nobody
-// where it lies in the process, and translations may be of huge pages.
-struct VerbsKey {
-  uint32_t address = 0;  // of the first byte
-  uint32_t key = 0;      // local for own memory, remote for a peer's
-
-  static VerbsKey of(uint64_t packed) {
-    return {static_cast<uint32_t>(packed >> 32), static_cast<uint32_t>(packed)};
-  }
-  uint64_t packed() const { return uint64_t{address} << 32 | key; }
-};
 
 }  // namespace ark::dma

@@ -1,5 +1,5 @@
 // Transport verbs: what it takes from a peer at set-up, and, in a machine with RDMA devices and links that the
-// environment tells of (tests/end_to_end/test_verbs.py), what it promises beyond the conformance suite.
+// environment tells of (tests/end_to_end/test_verbs.py), what it and verbs-ud promise beyond the conformance suite.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "dma/group.h"
 #include "dma/transports.h"
 #include "dma/verbs/hello.h"
@@ -71,15 +73,17 @@ TEST(VerbsHello, WhatCannotBeIsRefusedByName) {
   EXPECT_THAT(refusal(BlobWriter().text("short").take()), HasSubstr("GID"));
 }
 
+class Verbs : public ::testing::TestWithParam<const char*> {};
+
 // rdma_rxe takes 8 MiB at once.
-TEST(Verbs, ATransferLongerThanTheDevicesMessagesArrivesWhole) {
+TEST_P(Verbs, ATransferLongerThanTheDevicesMessagesArrivesWhole) {
   if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
   constexpr uint64_t kBytes = (17 << 20) + 4;
   EndpointSpec spec;
   spec.regions = {{"from", kBytes}, {"to", kBytes}};
   spec.channels = {{.name = "data"}};
   auto groups = make_local_groups(
-      2, [&](int) { return spec; }, soon(), transport_named("verbs").make(0, 2));
+      2, [&](int) { return spec; }, soon(), transport_named(GetParam()).make(0, 2));
   std::byte *from = groups[0]->region(0).base, *to = groups[1]->region(1).base;
   for (uint64_t i = 0; i < kBytes; i += 4096)
     from[i] = from[std::min(i + 4095, kBytes - 1)] = std::byte(i / 4096 + 1);
@@ -89,13 +93,13 @@ TEST(Verbs, ATransferLongerThanTheDevicesMessagesArrivesWhole) {
 }
 
 // Also for transfers that it was too late for; devices give up in half a second to two.
-TEST(Verbs, ARankThatLeavesInGoodOrderIsNoCut) {
+TEST_P(Verbs, ARankThatLeavesInGoodOrderIsNoCut) {
   if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
   EndpointSpec spec;
   spec.regions = {{"bytes", 1 << 16}};
   spec.channels = {{.name = "data"}};
   auto groups = make_local_groups(
-      2, [&](int) { return spec; }, soon(), transport_named("verbs").make(0, 2));
+      2, [&](int) { return spec; }, soon(), transport_named(GetParam()).make(0, 2));
   const WaitContext context{nullptr, soon(), {}};
   const Sender to = groups[1]->sender(0, 0);
   ASSERT_FALSE(to.signal(context));
@@ -128,7 +132,7 @@ void* preloaded(const char* function) {
 }  // of tests/dma/fake/dmabuf.cc
 
 // rdma_rxe is one.
-TEST(Verbs, ADeviceThatTakesNoDmaBufGetsMemoryOfTheHostAndIsNamed) {
+TEST(VerbsMemory, ADeviceThatTakesNoDmaBufGetsMemoryOfTheHostAndIsNamed) {
   if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
   if (preloaded("fake_dmabuf_flush")) GTEST_SKIP() << "dma-bufs are taken in its place";
   std::vector<test::FakeDevice> devices(2);
@@ -142,7 +146,7 @@ TEST(Verbs, ADeviceThatTakesNoDmaBufGetsMemoryOfTheHostAndIsNamed) {
   EXPECT_EQ(settled, 0);
 }
 
-TEST(Verbs, MemoryOfDevicesIsReadAndWrittenByTheNic) {
+TEST(VerbsMemory, OfDevicesIsReadAndWrittenByTheNic) {
   if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
   const auto flush = reinterpret_cast<void (*)()>(preloaded("fake_dmabuf_flush"));
   const auto count = reinterpret_cast<int (*)()>(preloaded("fake_dmabuf_count"));
@@ -175,7 +179,7 @@ TEST(Verbs, MemoryOfDevicesIsReadAndWrittenByTheNic) {
 }
 
 // Pieces that a device has taken are out of the pump's hands. The link must be so slow that they are still there.
-TEST(Verbs, DecodeOvertakesBulkThatTheDeviceHasTaken) {
+TEST_P(Verbs, DecodeOvertakesBulkThatTheDeviceHasTaken) {
   if (std::getenv("ARK_TEST_SLOW_LINK") == nullptr) GTEST_SKIP() << "no slow link";
   constexpr uint64_t kBulk = 2 << 20;
   EndpointSpec spec;
@@ -183,7 +187,7 @@ TEST(Verbs, DecodeOvertakesBulkThatTheDeviceHasTaken) {
   spec.channels = {{.name = "decode"}, {.name = "bulk", .priority = Priority::kBulk}};
   spec.run_pump = false;
   auto groups = make_local_groups(
-      2, [&](int) { return spec; }, soon(), transport_named("verbs").make(0, 2));
+      2, [&](int) { return spec; }, soon(), transport_named(GetParam()).make(0, 2));
   const WaitContext context{nullptr, soon(), {}};
   Pump& pump = groups[0]->endpoint().pump();
   ASSERT_FALSE(groups[0]->sender(1, 1).put(0, 0, 0, 0, kBulk, context));
@@ -200,14 +204,14 @@ TEST(Verbs, DecodeOvertakesBulkThatTheDeviceHasTaken) {
 }
 
 // One after the other, as the link stays cut.
-TEST(Verbs, ACutLinkIsNamedByTheWireAndThenBySetUp) {
+TEST_P(Verbs, ACutLinkIsNamedByTheWireAndThenBySetUp) {
   const char* cut = std::getenv("ARK_TEST_CUT");
   if (cut == nullptr) GTEST_SKIP() << "no link to cut";
   const auto make = [] {
     EndpointSpec spec;
     spec.channels = {{.name = "data"}};
     return make_local_groups(
-        2, [&](int) { return spec; }, soon(), transport_named("verbs").make(0, 2));
+        2, [&](int) { return spec; }, soon(), transport_named(GetParam()).make(0, 2));
   };
   auto groups = make();
   const Sender to = groups[0]->sender(1, 0);
@@ -219,7 +223,10 @@ TEST(Verbs, ACutLinkIsNamedByTheWireAndThenBySetUp) {
   ASSERT_FALSE(to.signal(context));
   const Fault fault = groups[0]->receiver(1, 0).wait(1, context);
   EXPECT_EQ(fault.kind, FaultKind::kAborted) << fault.text();
-  EXPECT_THAT(groups[0]->fault().text(), StartsWith("rank 0, peer 1: transport retry counter exceeded"));
+  EXPECT_THAT(groups[0]->fault().text(),
+              StartsWith(std::string("rank 0, peer 1: ") + (GetParam() == std::string("verbs")
+                                                                ? "transport retry counter exceeded"
+                                                                : "acknowledgement of a datagram")));
   groups.clear();
   try {
     make();
@@ -229,6 +236,36 @@ TEST(Verbs, ACutLinkIsNamedByTheWireAndThenBySetUp) {
     EXPECT_THAT(error.what(), ::testing::ContainsRegex("rank [01] at ::ffff:[0-9.]+ from rxe"));
   }
 }
+
+// Also where the switch loses what it carries: how long then is told by the wires' lines (debug), which count it.
+TEST(Datagrams, AStreamBesideSmallMessagesGoesOn) {
+  if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
+  constexpr uint64_t kBytes = 1 << 18, kPuts = 40, kSignals = 100;
+  EndpointSpec spec;
+  spec.regions = {{"bytes", kBytes}};
+  spec.channels = {{.name = "decode"}, {.name = "bulk", .priority = Priority::kBulk}};
+  set_log_level(LogLevel::kDebug);
+  auto groups = make_local_groups(
+      2, [&](int) { return spec; }, soon(), transport_named("verbs-ud").make(0, 2));
+  const WaitContext context{&groups[0]->abort(), soon(), {}};
+  std::jthread stream([&, to = groups[0]->sender(1, 1)] {
+    for (uint64_t put = 0; put < kPuts; ++put) EXPECT_FALSE(to.put(0, 0, 0, 0, kBytes, context));
+  });
+  for (uint64_t signal = 0; signal < kSignals; ++signal) {
+    ASSERT_FALSE(groups[0]->sender(1, 0).signal(context));
+    ASSERT_FALSE(groups[1]->receiver(0, 0).wait(signal + 1, context));
+  }
+  ASSERT_FALSE(groups[1]->receiver(0, 1).wait(kPuts, context));
+  stream.join();
+  groups.clear();
+  set_log_level(LogLevel::kInfo);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dma, Verbs, ::testing::Values("verbs", "verbs-ud"), [](const auto& info) {
+  std::string name = info.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace ark::dma

@@ -29,7 +29,7 @@ def test_every_transport_gives_the_tokens_of_threads(tiny, tiny_model, transport
         assert server.stop() == 0
 
 
-@pytest.mark.parametrize("transport, why", [("pigeon", "local, shm, shm+verbs, verbs, shm+ucx, ucx, shm+socket, socket"), ("local", "threads of one process")])
+@pytest.mark.parametrize("transport, why", [("pigeon", "local, shm, shm+verbs, verbs, shm+verbs-ud, verbs-ud, shm+ucx, ucx, shm+socket, socket"), ("local", "threads of one process")])
 def test_a_transport_that_cannot_be_is_refused(tiny_model, transport, why):
     run = run_to_end("--model", tiny_model, "--tp", 2, "--processes", "--check", environment={"ARK_TRANSPORT": transport})
     assert run.returncode in (USAGE, UNAVAILABLE), run.stderr

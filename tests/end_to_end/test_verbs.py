@@ -1,5 +1,5 @@
-"""Transport verbs over rdma_rxe: a machine of scripts/rdma-vm.sh, started once, runs verbs_guest.sh. Its switch loses
-packets, and then a link."""
+"""Transports verbs and verbs-ud over rdma_rxe: a machine of scripts/rdma-vm.sh, started once, runs verbs_guest.sh. Its
+switch loses packets, and then a link."""
 
 import json
 import os
@@ -65,20 +65,36 @@ def test_a_receive_is_posted_for_whatever_is_sent(stages):
 
 
 def test_decode_overtakes_bulk_within_the_device(stages):
-    assert passed(stages["slow"]) == 1
+    assert passed(stages["slow"]) == 2  # verbs and verbs-ud
 
 
 def test_a_cut_link_is_named(stages):
-    assert passed(stages["cut"]) == 1
+    assert passed(stages["cut"]) == passed(stages["ud_cut"]) == 1
+
+
+def test_datagrams_pass_the_suite_with_every_twentieth_lost(stages):
+    assert passed(stages["ud_suite"]) >= 2 and passed(stages["ud_loss"]) > 15
+    assert int(re.search(r"\(dropped (\d+)", stages["ud_losses"][1])[1]) > 100
+
+
+def test_lost_datagrams_stall_no_longer_than_time_outs_in_a_row(stages):
+    """In virtual time to the microsecond (tests/dma/datagram_test.cc); here threads also wait for a processor."""
+    assert passed(stages["ud_stalls"]) == 1
+    counted = re.findall(r"again (\d+), gaps (\d+), time-outs (\d+), in a row (\d+), the longest (\d+) us, longest stall (\d+) us",
+                         stages["ud_stalls"][1])
+    assert len(counted) == 2, stages["ud_stalls"][1]
+    for again, gaps, _, in_a_row, time_out, stall in (map(int, one) for one in counted):
+        assert stall <= (in_a_row + 1) * max(time_out, 20_000) + 500_000
+    assert sum(int(one[0]) for one in counted) > 0 and sum(int(one[1]) for one in counted) > 0, "nothing was sent again"
 
 
 def test_ranks_over_rdma_generate_what_one_does(stages):
-    names = ("alone", "ranks", "four_ranks")
+    names = ("alone", "ranks", "four_ranks", "ud_ranks")
     for name in names:
         assert stages[name][0] == 0, stages[name][1]
     # Before the result there may be warnings: on a busy machine one pair can be slow.
     alone, *ranks = (json.loads(stages[name][1].splitlines()[-1])["token_ids"] for name in names)
-    assert ranks == [alone, alone] and len(alone) == 24
+    assert ranks == [alone] * 3 and len(alone) == 24
     assert statistic(stages["traffic"], "sent_pkts") > 100, "the bytes took another way"
 
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <ostream>
@@ -59,6 +60,7 @@ inline std::vector<Backend> all_backends() {
       name = "two_machines_" + std::string(far.name);
       make = [&far](int first, int count) { return make_for_two_machines(far, first, count); };
     }
+    std::replace(name.begin(), name.end(), '-', '_');  // as names of tests must be
     all.push_back({name + "_direct", make});
     // Within one process, shm maps each counter twice. TSan goes by address: it does not see that a raise at
     // one mapping orders a load at the other, and reports the reuse of outboxes. Under TSan the posted path is

@@ -211,7 +211,8 @@ std::vector<std::string> between_processes() {
 
 INSTANTIATE_TEST_SUITE_P(Dma, Processes, ::testing::ValuesIn(between_processes()), [](const auto& info) {
   std::string name = info.param;
-  std::replace(name.begin(), name.end(), '+', '_');
+  std::ranges::replace_if(
+      name, [](char c) { return c == '+' || c == '-'; }, '_');
   return name;
 });
 
