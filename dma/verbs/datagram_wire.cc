@@ -112,6 +112,7 @@ class QueueWire final : public DatagramWire {
 
   void cancel(uint64_t) override {}  // ordered: what was submitted takes effect, or the wire is cut
 
+  bool counts_arrivals(int) const override { return true; }
   int64_t idle_sleep_ns() const override {
     return !is_drained() || steady_ns() - active_ < std::chrono::nanoseconds(kBusyFor).count() ? kBusySleepNs
                                                                                                : kIdleSleepNs;

@@ -30,7 +30,7 @@ class RegisteringTransport : public Transport {
   const std::shared_ptr<const VerbsPort>& port();
   // Of registered memory; 0 for other.
   static uint32_t remote_key(const Memory& memory);
-  // Of a GPU, by a dma-buf that its driver has given: the device asks that driver where the memory lies. As adopt_named().
+  // adopt_named() of a GPU's, by a dma-buf that its driver has given: the device asks that driver where it lies.
   Memory registered_by_descriptor(const std::string& name, const NamedMemory& named);
 
   const int rank_;
