@@ -40,7 +40,7 @@ tc qdisc add dev n1 root netem rate 100mbit || exit 125
 stage slow env ARK_TEST_SLOW_LINK=1 "$bin/dma_test" --gtest_color=no --gtest_filter="*Verbs.*Overtakes*"
 tc qdisc del dev n1 root
 # Datagrams: what goes beyond the suite; the suite, a stream and ranks as processes, with every twentieth lost.
-stage ud_suite suite "${full:+Dma*/verbs_ud_*:*two_machines_verbs_ud_direct:}*Verbs.*/verbs_ud:-*Overtakes*:*ACut*"
+stage ud_suite suite "${full:+Dma*/verbs_ud_*:*two_machines_verbs_ud_direct:}*Verbs.*/verbs_ud:-*Overtakes*:*ACut*:*RandomPro*"
 for port in p1 p2 p3; do tc qdisc add dev $port root netem loss 5% || exit 125; done
 stage ud_loss suite "Dma/Conf*/verbs_ud_direct:Dma/All*/verbs_ud_direct"
 stage ud_stalls suite "Datagrams.*"

@@ -69,6 +69,10 @@ inline std::vector<Backend> all_backends() {
     if (name == "shm" || kind.is_mixed) continue;
 #endif
     all.push_back({name + "_posted", make, true});
+    // What is lost above an ordered wire the pump repeats, after it has called the first attempt back. What this one
+    // has under way, for longer than the pump's patience, cannot be: a raise would count twice. It is for what the
+    // network loses (verbs_guest.sh).
+    if (kind.name.ends_with("verbs-ud")) continue;
     all.push_back({name + "_late", make, true, late});
     all.push_back({name + "_lossy", make, true, lossy});
   }
