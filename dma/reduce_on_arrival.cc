@@ -96,8 +96,8 @@ struct ArrivalSums::Ready {
     // Acquire: pairs with the claim. What the claimer had seen arrive is visible here, too.
     const uint64_t word = all.states_[sum].word.load(std::memory_order_acquire);
     if (word == ArrivalSums::word(round, kProcessors)) return true;
-    // Pairs with the raise in look(): the pump's own loads and stores are visible. Sequentially consistent, as those who
-    // sleep look (dma/wait.h).
+    // Pairs with the raise in look(): the pump's own loads and stores are visible. Sequentially consistent, as who is
+    // about to sleep has to look (dma/wait.h).
     if (Counter64::has_reached(all.passed_.value.load(std::memory_order_seq_cst), needed())) return true;
     return word == ArrivalSums::word(round, kOpen) && !by_pump && all.have_arrived(all.sums_[sum], round);
   }
