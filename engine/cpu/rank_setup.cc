@@ -111,7 +111,12 @@ std::size_t Rank::sent_before(std::size_t n) const {
 // All-reduces by posted links alone. What every processor writes behind them is written behind a pump that adds, too:
 // so the outbox slots of the own part stay as they are.
 void Rank::bind_sums(dma::Group& group) {
-  if (options_.sums == dma::SumsBy::kProcessors) return;
+  // Processors with a core each look for long: they are awake when the parts come, and a pump that takes some sums from
+  // them made steps slower (docs/dma.md).
+  const int32_t threads = program_.ranks * options_.processors;
+  const bool look_long = dma::SpinPolicy::adapted(threads).spins > dma::Foresight::kBrief;
+  if (options_.sums == dma::SumsBy::kProcessors || (options_.sums == dma::SumsBy::kDepth && look_long))
+    return;
   std::vector<dma::ArrivalSums::Sum> sums;
   const auto commits = static_cast<uint64_t>(options_.processors);
   const auto is_posted = [](const auto& end) { return end.link == dma::Link::kPosted; };
