@@ -51,7 +51,10 @@ SANITIZER_OPTIONS = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-ENVIRONMENT = {"threads_test": SANITIZER_OPTIONS | {"ARK_ISA": "avx2"}}  # the kernels that are instrumented
+# UCX takes any interface, also one that test_links.py, beside these, is about to take away.
+LOOPBACK = {"UCX_NET_DEVICES": "lo"}
+ENVIRONMENT = {"threads_test": SANITIZER_OPTIONS | {"ARK_ISA": "avx2"},  # the kernels that are instrumented
+               "dma_test": LOOPBACK, "engine_test": LOOPBACK}
 
 
 @dataclass
