@@ -35,7 +35,7 @@ if(NOT ARK_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(FILTER instrumented EXCLUDE REGEX "avx512")
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS tests/dma/*.cc tests/conformance/dma/*.cc tests/conformance/engine/*.cc
     tests/server/schedule/*.cc tests/engine/mailbox_test.cc tests/engine/loop_test.cc tests/engine/abort_test.cc)
-  list(FILTER tests EXCLUDE REGEX "/fake/|schedule/(blame|economy|memory|policies|prefix|speculate)_test")
+  list(FILTER tests EXCLUDE REGEX "/fake/|dma/datagram_test|schedule/(blame|economy|memory|policies|prefix|speculate)_test")
   add_executable(threads_test EXCLUDE_FROM_ALL ${instrumented} ${tests})
   set_target_properties(threads_test PROPERTIES ARK_INSTRUMENTED ON)
   target_compile_options(threads_test PRIVATE -fsanitize=thread -fno-omit-frame-pointer -g1 -O1)
