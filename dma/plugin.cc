@@ -29,8 +29,9 @@ std::string plugin_trouble(const std::string& name, const PortWish& wish) {
   }
 }
 
-std::unique_ptr<Transport> make_by_plugin(const std::string& name, int rank, const PortWish& wish) {
-  return load(name).make(rank, wish, log_line);
+std::unique_ptr<Transport> make_by_plugin(const std::string& name, std::string_view transport, int rank,
+                                          const PortWish& wish) {
+  return load(name).make(transport, rank, wish, log_line);
 }
 
 }  // namespace ark::dma

@@ -120,6 +120,16 @@ struct WireMap {
   std::function<bool()> settle = {};
 
   bool carries_to(int peer) const { return peer != rank && (carries.empty() || carries[peer]); }
+  // What a peer may ask of the receiver. The last region of a rank holds its counters: these are raised, never written.
+  bool may_write(uint64_t target, uint64_t offset, uint64_t bytes) const {
+    const std::vector<Memory>& own = memory[rank];
+    return bytes == 0 || (target + 1 < own.size() && own[target].region.contains(offset, bytes));
+  }
+  // Counters are the peer's whose routes they have.
+  bool may_raise(int peer, uint32_t route) const {
+    const uint32_t first = route_of(peer, channels, 0, RouteEnd::kArrived);
+    return route >= first && route - first < channels * 2;
+  }
 };
 
 // The setup half; one object per rank. May throw Error.

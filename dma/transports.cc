@@ -63,18 +63,21 @@ bool share_machines(std::span<const Place> ranks) {
   return machines.size() < ranks.size();
 }
 
+template <bool (*can_connect)(std::span<const Place> ranks)>
+bool with_machines(std::span<const Place> ranks) {
+  return share_machines(ranks) && can_connect(ranks);
+}
+
 std::unique_ptr<Transport> make_shm(int) { return make_shm_transport(); }
 std::unique_ptr<Transport> make_socket(int) { return make_socket_transport(Place::here().address); }
 
 std::unique_ptr<Transport> make_verbs(int rank) {
-  return make_by_plugin("verbs", rank, transport_wish().port);
+  return make_by_plugin("verbs", "verbs", rank, transport_wish().port);
 }
 std::unique_ptr<Transport> make_verbs_ud(int rank) {
-  PortWish wish = transport_wish().port;
-  wish.datagrams = true;
-  return make_by_plugin("verbs", rank, wish);
+  return make_by_plugin("verbs", "verbs-ud", rank, transport_wish().port);
 }
-std::unique_ptr<Transport> make_ucx(int rank) { return make_by_plugin("ucx", rank, {}); }
+std::unique_ptr<Transport> make_ucx(int rank) { return make_by_plugin("ucx", "ucx", rank, {}); }
 
 template <std::unique_ptr<Transport> (*make_far)(int rank)>
 std::unique_ptr<Transport> with_shm(int rank) {
@@ -92,22 +95,18 @@ constexpr TransportKind kTransports[] = {
     {"local", "threads of one process, whose ranks are made together", is_one_process,
      [](int, int ranks) { return make_local_transports(ranks); }, false},
     {"shm", "processes of one user in one PID namespace of one machine", is_one_machine, each<make_shm>},
-    {"shm+verbs", "an RDMA device at each rank, and ranks that share a machine",
-     [](std::span<const Place> ranks) { return share_machines(ranks) && have_verbs(ranks); },
+    {"shm+verbs", "an RDMA device at each rank, and ranks that share a machine", with_machines<have_verbs>,
      each<with_shm<make_verbs>>, true, &Place::no_verbs, true},
     {"verbs", "an RDMA device at each rank", have_verbs, each<make_verbs>, true, &Place::no_verbs},
     // Behind those that can do the same: only for who asks for it.
-    {"shm+verbs-ud", "an RDMA device at each rank, and ranks that share a machine",
-     [](std::span<const Place> ranks) { return share_machines(ranks) && have_verbs(ranks); },
+    {"shm+verbs-ud", "an RDMA device at each rank, and ranks that share a machine", with_machines<have_verbs>,
      each<with_shm<make_verbs_ud>>, true, &Place::no_verbs, true},
     {"verbs-ud", "an RDMA device at each rank", have_verbs, each<make_verbs_ud>, true, &Place::no_verbs},
     // Which way UCX takes is its own choice: only for who asks for it.
-    {"shm+ucx", "UCX at each rank, and ranks that share a machine",
-     [](std::span<const Place> ranks) { return share_machines(ranks) && have_ucx(ranks); },
+    {"shm+ucx", "UCX at each rank, and ranks that share a machine", with_machines<have_ucx>,
      each<with_shm<make_ucx>>, true, &Place::no_ucx, true},
     {"ucx", "UCX at each rank", have_ucx, each<make_ucx>, true, &Place::no_ucx},
-    {"shm+socket", "what socket needs, and ranks that share a machine",
-     [](std::span<const Place> ranks) { return share_machines(ranks) && can_connect_by_tcp(ranks); },
+    {"shm+socket", "what socket needs, and ranks that share a machine", with_machines<can_connect_by_tcp>,
      each<with_shm<make_socket>>, true, nullptr, true},
     {"socket", "TCP: one machine, or a meeting by TCP, or ARK_ADDRESS on each", can_connect_by_tcp,
      each<make_socket>},

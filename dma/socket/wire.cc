@@ -212,17 +212,13 @@ class SocketWire final : public Wire {
       peer.socket = Socket();
       return false;
     }
+    if (frame.kind == WireFrame::kTransfer &&
+        map_.may_write(frame.target, frame.target_offset, frame.bytes) &&
+        (frame.raise_by == 0 || map_.may_raise(peer.rank, frame.counter)))
+      return true;
     const std::vector<Memory>& own = map_.memory[map_.rank];
-    // The last region holds the counters: these are raised, never written.
-    const bool is_region = frame.target + size_t{1} < own.size();
-    const bool fits = frame.bytes == 0 ||
-                      (is_region && own[frame.target].region.contains(frame.target_offset, frame.bytes));
-    const uint32_t first = route_of(peer.rank, map_.channels, 0, RouteEnd::kArrived);
-    const bool may_raise =
-        frame.raise_by == 0 || (frame.counter >= first && frame.counter - first < map_.channels * 2);
-    if (frame.kind == WireFrame::kTransfer && fits && may_raise) return true;
     fault_ = {FaultKind::kBadRequest, {.what = "frame of a peer", .rank = map_.rank, .peer = peer.rank}};
-    fault_.seen = is_region ? own[frame.target].region.bytes : 0;
+    fault_.seen = frame.target + size_t{1} < own.size() ? own[frame.target].region.bytes : 0;
     fault_.needed = frame.target_offset + frame.bytes;
     peer.socket = Socket();
     return false;

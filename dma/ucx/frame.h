@@ -48,13 +48,8 @@ class UcxOrder {
     const uint64_t ahead = frame.number - taken_;
     if (ahead < early_.size() && early_[ahead].is_here) return false;
     if (frame.kind != UcxFrame::kTransfer) return bytes == 0 && frame.raise_by == 0;
-    // The last region holds the counters: these are raised, never written.
-    const std::vector<Memory>& own = map.memory[map.rank];
-    const bool fits = bytes == 0 || (frame.target + size_t{1} < own.size() &&
-                                     own[frame.target].region.contains(frame.target_offset, bytes));
-    const uint32_t first = route_of(frame.sender, map.channels, 0, RouteEnd::kArrived);
-    return fits &&
-           (frame.raise_by == 0 || (frame.counter >= first && frame.counter - first < map.channels * 2));
+    return map.may_write(frame.target, frame.target_offset, bytes) &&
+           (frame.raise_by == 0 || map.may_raise(frame.sender, frame.counter));
   }
 
   // The payload of one that is allowed is in its place; f(frame) for each that counts now: all before it have arrived.

@@ -121,7 +121,7 @@ std::string trouble(const PortWish&) {
   }
 }
 
-std::unique_ptr<Transport> make(int, const PortWish&, decltype(&log_line) log) {
+std::unique_ptr<Transport> make(std::string_view, int, const PortWish&, decltype(&log_line) log) {
   settle();
   log_of_executable = log;
   return std::make_unique<UcxTransport>();

@@ -42,12 +42,8 @@ inline bool allows(const WireMap& map, const Datagram& head, int peer, Priority 
   if (head.kind < Datagram::kHello || head.kind > Datagram::kGap || head.bytes != bytes) return false;
   if (head.sender != peer || head.priority != static_cast<uint8_t>(priority)) return false;
   if (head.kind != Datagram::kTransfer) return bytes == 0 && head.raise_by == 0;
-  // The last region holds the counters: these are raised, never written.
-  const std::vector<Memory>& own = map.memory[map.rank];
-  const bool fits = bytes == 0 || (head.target + size_t{1} < own.size() &&
-                                   own[head.target].region.contains(head.target_offset, bytes));
-  const uint32_t first = route_of(peer, map.channels, 0, RouteEnd::kArrived);
-  return fits && (head.raise_by == 0 || (head.counter >= first && head.counter - first < map.channels * 2));
+  return map.may_write(head.target, head.target_offset, bytes) &&
+         (head.raise_by == 0 || map.may_raise(peer, head.counter));
 }
 
 }  // namespace ark::dma

@@ -69,8 +69,9 @@ std::string trouble(const PortWish& wish) {
   }
 }
 
-std::unique_ptr<Transport> make(int rank, const PortWish& wish, decltype(&log_line) log) {
-  if (wish.datagrams) return make_datagram_transport(rank, wish, log);
+std::unique_ptr<Transport> make(std::string_view transport, int rank, const PortWish& wish,
+                                decltype(&log_line) log) {
+  if (transport == "verbs-ud") return make_datagram_transport(rank, wish, log);
   return std::make_unique<VerbsTransport>(rank, wish, log);
 }
 

@@ -180,9 +180,10 @@ class VerbsWire final : public Wire {
       lane.is_over = lane.has_left = true;  // what is still under way to it is no loss
       return;
     }
-    const uint32_t first = route_of(peer_of(lane), map_.channels, 0, RouteEnd::kArrived);
-    if (work.opcode != IBV_WC_RECV_RDMA_WITH_IMM || route < first || route - first >= map_.channels * 2) {
-      if (!fault_) fault_ = {FaultKind::kBadRequest, at(lane, "route of an immediate"), route, first};
+    if (work.opcode != IBV_WC_RECV_RDMA_WITH_IMM || !map_.may_raise(peer_of(lane), route)) {
+      if (!fault_)
+        fault_ = {FaultKind::kBadRequest, at(lane, "route of an immediate"), route,
+                  route_of(peer_of(lane), map_.channels, 0, RouteEnd::kArrived)};
       return;
     }
     if (!arrivals_.raise(route, raise_by)) cut(lane, "flush of what has come into memory of the device");

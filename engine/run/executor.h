@@ -51,6 +51,11 @@ struct ExecutorOptions {
   std::chrono::milliseconds step_deadline{120'000};  // a wait inside a step that lasts longer is a fault
 };
 
+// Processors of all ranks of the program's group.
+inline int32_t all_processors(const Program& program, const ExecutorOptions& options) {
+  return program.ranks * options.processors;
+}
+
 // One run of a plain program: sizes of its symbols, and where inputs and outputs lie. The caller keeps it,
 // and what the views point to, until poll() has returned the step.
 struct PlainStep {

@@ -141,10 +141,10 @@ def test_a_cut_link_is_named_on_both_sides(link, key, long_model):
             since = time.monotonic()
             until(lambda: "rank 1's machine confirms nothing" in str(zero.get("/health").json()), "the machine's name")
             assert time.monotonic() - since < CUT[0] + SLACK
-            for rank, peer in (zero, 1), (one, 0):
+            for rank, peer, by_watch in ((zero, 1, "rank 1 is dead: its machine confirms nothing for 1750 ms"),
+                                         (one, 0, "rank 0 is dead: its machine confirms nothing for 1750 ms")):
                 rank.ends(UNAVAILABLE, "confirms nothing", "step ")
                 # The watch comes first, unless the machine holds it up: then it is the wire, a quarter of a second later.
-                by_watch = "rank 1 is dead: its machine confirms nothing for 1750 ms".replace("1", str(peer), 1)
                 by_wire = f"peer {peer}: milliseconds in which its system confirms nothing: the wire is cut"
                 assert by_watch in rank.log[-1] or by_wire in rank.log[-1], rank.errors()
             assert time.monotonic() - since < CUT[1] + 2 * SLACK

@@ -9,12 +9,12 @@
 namespace ark::kernels {
 namespace {
 
-constexpr int64_t kRowsOfTile = 16;  // of one tile
+constexpr int64_t kRowsOfTile = 16;
 
 struct PlainRow {
   using F = pointwise::Real<double>;
   using Value = double;
-  std::vector<double> x, y;
+  std::vector<double> x;  // y, once it is set
 
   template <class Fn>
   double sum(Fn f) const {
@@ -30,7 +30,7 @@ struct PlainRow {
   }
   template <class Fn>
   void set(Fn f) {
-    for (std::size_t i = 0; i < x.size(); ++i) y[i] = f(x[i]).v;
+    for (double& v : x) v = f(v).v;
   }
 };
 
@@ -56,13 +56,12 @@ void rowwise_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto [n, stride] = length_and_stride(call);
   const double p = rowwise::parameter_of(*rowwise::row_of(call.op), *call.attributes);
-  PlainRow row{std::vector<double>(static_cast<std::size_t>(n)),
-               std::vector<double>(static_cast<std::size_t>(n))};
+  PlainRow row{std::vector<double>(static_cast<std::size_t>(n))};
   for (int64_t r = tile * kRowsOfTile; r < std::min(rows_in(call), (tile + 1) * kRowsOfTile); ++r) {
     const int64_t base = r / stride * n * stride + r % stride;
     for (int64_t j = 0; j < n; ++j) row.x[j] = load_one<double>(x, base + j * stride);
     rowwise::run(call.op, row, p);
-    for (int64_t j = 0; j < n; ++j) store_one<double>(y, base + j * stride, row.y[j]);
+    for (int64_t j = 0; j < n; ++j) store_one<double>(y, base + j * stride, row.x[j]);
   }
 }
 

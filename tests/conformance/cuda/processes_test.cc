@@ -25,6 +25,17 @@ namespace {
 
 constexpr int32_t kPages = 64;
 
+// All ranks in one launch: what those that are apart are compared with.
+RunnerSetup one_launch_of(int ranks, int32_t processors) {
+  RunnerSetup setup;
+  setup.ranks = ranks;
+  setup.max_tokens = 16;
+  setup.pages = kPages;
+  setup.options.gpu = test_gpu({});
+  setup.options.device.processors = processors;
+  return setup;
+}
+
 struct RankOptions {
   Way way = Way::kHost;
   int32_t pages = kPages;
@@ -92,12 +103,7 @@ class GpuProcesses : public ::testing::TestWithParam<Way> {
 
 TEST_P(GpuProcesses, GiveTheBytesOfOneLaunch) {
   const std::vector<int32_t> prompt = {5, 17, 3, 99, 54, 21, 8};
-  RunnerSetup one;
-  one.ranks = 2;
-  one.max_tokens = 16;
-  one.pages = kPages;
-  one.options.gpu = test_gpu({});
-  one.options.device.processors = 2;
+  const RunnerSetup one = one_launch_of(2, 2);
   TokenGraphOptions graph;
   graph.kv_heads = 2;
   const auto expected = run_greedy(*make_runner(llama_tokens(graph), one), prompt, 4, 12);
@@ -243,12 +249,7 @@ TEST_F(GpuRankProcesses, StoreIntoEachOthersMemoryAndGiveTheBytesOfOneLaunch) {
   graph.heads = graph.kv_heads = 8;
   graph.layers = 1;
   for (const int size : {2, 4, 8}) {
-    RunnerSetup one;
-    one.ranks = size;
-    one.max_tokens = 16;
-    one.pages = kPages;
-    one.options.gpu = test_gpu({});
-    one.options.device.processors = 1;
+    const RunnerSetup one = one_launch_of(size, 1);
     const auto expected = run_greedy(*make_runner(gpt2_tokens(graph), one), prompt, 4, 4);
     const dma::RankProcesses processes = start(size);
     const auto runner = rank_0(processes, size);
@@ -265,12 +266,7 @@ TEST_F(GpuRankProcesses, ExchangeByANicThatReadsAndWritesTheirMemory) {
   TokenGraphOptions graph;
   graph.heads = graph.kv_heads = 8;
   graph.layers = 1;
-  RunnerSetup one;
-  one.ranks = 2;
-  one.max_tokens = 16;
-  one.pages = kPages;
-  one.options.gpu = test_gpu({});
-  one.options.device.processors = 1;
+  const RunnerSetup one = one_launch_of(2, 1);
   const auto expected = run_greedy(*make_runner(gpt2_tokens(graph), one), prompt, 4, 2);
   const dma::RankProcesses processes = start(2);
   const auto runner = rank_0(processes, 2);
