@@ -110,6 +110,12 @@ ARK_DEVICE u32 pack_f16(float lo, float hi) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+// The sums of both halves; of sm_80's instructions.
+ARK_DEVICE u32 add_bf16x2(u32 a, u32 b) {
+  u32 r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3f803f80u), "r"(b));
+  return r;
+}
 // Plain operators may be contracted by the compiler only if told to (ark compiles with -fmad=false).
 ARK_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 ARK_DEVICE float max(float a, float b) { return fmaxf(a, b); }

@@ -90,6 +90,11 @@ ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn, RingCur
           cursor};
 }
 
+// Of a block, modulo 2: whose vals it has.
+ARK_DEVICE u32 turn_of(const Block& b) {
+  return reinterpret_cast<const u8*>(b.vals) != dev::shared() + shared_layout(b.p.stages).vals;
+}
+
 // All consumer threads of the block.
 ARK_DEVICE void consumers_sync(dev::Site site = dev::Site::here()) { dev::bar_sync(1, kConsumers, site); }
 
@@ -232,23 +237,43 @@ ARK_DEVICE const u8* stage_at(const Block& b, const RingCursor& cursor) {
 }
 
 // Arrivals that free a stage, of the warps that take its piece.
-inline constexpr int kStageReaders = 2;
+inline constexpr int kStageReaders = kHasWideTiles ? kWideReaders : 2;
 static_assert(warps_of_piece(kRowBlock, true) <= kStageReaders);
+
+// A parity tells two rounds apart, and a warp that skips stages may be further ahead: so that the stage's round has
+// begun is asked first.
+ARK_DEVICE bool is_full(const Block& b, const RingCursor& cursor, u32 parity) {
+  return static_cast<i32>(dev::ld_shared_relaxed(&b.words->opened) - cursor.passed) > 0 &&
+         dev::mbarrier_try_wait(b.full + cursor.stage, parity);
+}
 
 // A consumer warp: whether the bytes of the cursor's stage are there. False, from then on for all stages: the
 // block gives up; the body goes on to its end without weights, since other warps wait at its barriers.
 ARK_DEVICE bool acquire_stage(Block& b, const RingCursor& cursor) {
   if (b.gave_up) return false;
-  dev::Mbarrier* full = b.full + cursor.stage;
   const u32 parity = ARK_BUG(missing_mbarrier_phase) ? 0 : cursor.parity;
-  // A parity tells two rounds apart, and a warp that skips stages may be further ahead: so that the stage's round has
-  // begun is asked first.
-  const bool ready = wait_until(b, {LoopWait::kWeights}, full, parity, [&](u64&) {
-    return static_cast<i32>(dev::ld_shared_relaxed(&b.words->opened) - cursor.passed) > 0 &&
-           dev::mbarrier_try_wait(full, parity);
-  });
+  const bool ready = wait_until(b, {LoopWait::kWeights}, b.full + cursor.stage, parity,
+                                [&](u64&) { return is_full(b, cursor, parity); });
   // One answer for the warp, whose lanes have waited each for itself and now are together again: what follows
   // is for whole warps.
+  b.gave_up = dev::ballot(!ready) != 0;
+  return !b.gave_up;
+}
+
+// The same by a warp whose registers hold more than a call would leave it: it writes no record, nor knows a deadline.
+// Others do: the streaming warp, which waits for this one to free the stage, and who waits for this block's phase.
+ARK_DEVICE bool acquire_stage_without_calls(Block& b, const RingCursor& cursor,
+                                            dev::Site site = dev::Site::here()) {
+  if (b.gave_up) return false;
+  bool ready = true;
+  for (u32 tries = 1; !is_full(b, cursor, cursor.parity); ++tries) {
+    if (tries % 64 == 0 && (has_stopped(b) || is_stopped(b))) {
+      dev::st_shared_relaxed(&b.words->stopped, 1);
+      ready = false;
+      break;
+    }
+    dev::pause(b.full + cursor.stage, 0, cursor.parity, 0, site);
+  }
   b.gave_up = dev::ballot(!ready) != 0;
   return !b.gave_up;
 }

@@ -55,6 +55,7 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
   KernelSource source = source_of(std::move(text));
   if (options.trace) source.flags.push_back("-DARK_TRACE=1");
   if (options.small_tiles) source.flags.push_back("-DARK_SMALL_TILES=1");
+  if (variants.numerics() == Numerics::kFast) source.flags.push_back("-DARK_WIDE_TILES=1");
   return source;
 }
 

@@ -75,20 +75,44 @@ ARK_DEVICE i32 raises_of(i64 grid, int place, int processors, bool all) {
 
 // ---- tiles of a matrix product
 
+// Whether a loop has code for wide tiles; hosts ask the stream.
+#if defined(__CUDACC__) && !defined(ARK_WIDE_TILES)
+inline constexpr bool kHasWideTiles = false;
+#else
+inline constexpr bool kHasWideTiles = true;
+#endif
+ARK_DEVICE bool is_wide(const Stream& s, i32 m) {
+  return kHasWideTiles && s.wide_rows != 0 && m >= s.wide_rows;
+}
+
+// Groups of wide tiles, of which there would be `tiles` without: 2^this.
+ARK_DEVICE int wide_group_bits(const Stream& s, i32 tiles) {
+  int bits = 0;
+  while (bits < s.wide_bits && tiles << (bits + 1) <= s.wide_tiles) ++bits;
+  return bits;
+}
+
 // How they lie in a step of `m` rows.
 struct StreamTiles {
-  i32 rows, panels, blocks, groups;
-  int group_bits;  // 2^group_bits groups
-  i32 pieces;      // of a tile
+  bool wide;
+  i32 rows, row_block;
+  i32 panels;  // that tiles count: of wide ones a pair
+  i32 blocks;
+  int group_bits;
+  i32 groups;  // 2^group_bits
+  i32 pieces;  // of a tile
   i64 grid;
-  ARK_DEVICE StreamTiles(const Stream& s, i32 m, i32 row_block = kRowBlock)
-      : rows(m),
-        panels(s.panels),
+  ARK_DEVICE StreamTiles(const Stream& s, i32 m, i32 narrow_rows = kRowBlock)
+      : wide(is_wide(s, m)),
+        rows(m),
+        row_block(wide ? kWideRows : narrow_rows),
+        panels(wide && s.second == 0 ? (s.panels + 1) / 2 : s.panels),
         blocks((m + row_block - 1) / row_block),
-        groups(m <= kFewRows ? s.few_groups
-               : blocks == 1 ? s.some_groups
-                             : s.most_groups),
-        group_bits(log2_of(static_cast<u32>(groups))),
+        group_bits(wide            ? wide_group_bits(s, panels * blocks)
+                   : m <= kFewRows ? int{s.few_bits}
+                   : blocks == 1   ? s.some_bits
+                                   : s.most_bits),
+        groups(1 << group_bits),
         pieces(s.pieces >> group_bits),
         grid(static_cast<i64>(panels) * blocks << group_bits) {}
 };
@@ -100,6 +124,16 @@ struct StreamTile {
     const Division by_block = divide(panel, t.blocks);
     block = by_block.rest, panel = by_block.quotient;
   }
+};
+// A wide tile's weights: each of its pieces is a stage of the first, then one of the second if there is one.
+struct WideHalves {
+  bool is_gated;
+  i32 count, panel;  // of the first
+  ARK_DEVICE WideHalves(const Stream& s, const StreamTile& tile)
+      : is_gated(s.second != 0),
+        count(is_gated || 2 * tile.panel + 1 < s.panels ? 2 : 1),
+        panel(is_gated ? tile.panel : 2 * tile.panel) {}
+  ARK_DEVICE i32 panel_of(int half) const { return is_gated ? panel : panel + half; }
 };
 
 // Warps take whole pieces, a batch of them at once: as many, a power of two, as there is room for in a block's scratch

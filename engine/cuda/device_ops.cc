@@ -49,9 +49,7 @@ std::string stored_type(const PhaseOperands& p, std::size_t out) {
 
 // ---- rows and tokens: bodies/rows.h, bodies/append.h
 
-DeviceVariant embed_name(const PhaseOperands& p, Numerics) {
-  return type("Embed", {type_of(p, 1), type_of(p, 0)});
-}
+DeviceVariant embed_name(const PhaseOperands& p) { return type("Embed", {type_of(p, 1), type_of(p, 0)}); }
 void fill_embed(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   const WeightUse& use = p.weight(1);
   const bool panels = use.layout == Layout::kPanels;
@@ -62,7 +60,7 @@ void fill_embed(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[4] = use.block;
 }
 
-DeviceVariant norm_name(const PhaseOperands& p, Numerics) {
+DeviceVariant norm_name(const PhaseOperands& p) {
   return type("Norm", {flag(VariantFacts::of(p.variant()).rms), stored_type(p, 3)});
 }
 void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
@@ -70,7 +68,7 @@ void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.reals[0] = VariantFacts::of(p.variant()).epsilon;
 }
 
-DeviceVariant rowwise_name(const PhaseOperands& p, Numerics) {
+DeviceVariant rowwise_name(const PhaseOperands& p) {
   return type("Rowwise", {"rowwise::" + std::string(rowwise::row_of(p.variant().op)->name)});
 }
 void fill_rowwise(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
@@ -78,7 +76,7 @@ void fill_rowwise(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.reals[0] = VariantFacts::of(p.variant()).parameter;
 }
 
-DeviceVariant rotary_name(const PhaseOperands& p, Numerics) {
+DeviceVariant rotary_name(const PhaseOperands& p) {
   return type("Rotary", {flag(VariantFacts::of(p.variant()).interleaved), type_of(p, 3)});
 }
 // Angles: all but the heads.
@@ -105,15 +103,13 @@ std::string appended_type(const PhaseOperands& p, std::size_t keys) {
   return kv_type_of(p, keys);
 }
 
-DeviceVariant kv_append_name(const PhaseOperands& p, Numerics) {
-  return type("KvAppend", {appended_type(p, 2)});
-}
+DeviceVariant kv_append_name(const PhaseOperands& p) { return type("KvAppend", {appended_type(p, 2)}); }
 void fill_kv_append(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   for (std::size_t a = 1; a < 4; ++a) to.sizes[a - 1] = p.dim(2, a);
   to.sizes[3] = p.dim(3, 3);
 }
 
-DeviceVariant rotary_append_name(const PhaseOperands& p, Numerics) {
+DeviceVariant rotary_append_name(const PhaseOperands& p) {
   const bool interleaved = VariantFacts::of(p.variant()).interleaved;
   return type("RotaryAppend", {flag(interleaved), type_of(p, 3), appended_type(p, 7)});
 }
@@ -133,15 +129,12 @@ void fill_sample(const PhaseOperands& p, const InstancePlaces&, Instance& to) { 
 
 // ---- matrices and attention: bodies/matmul.h, bodies/attention.h
 
-DeviceVariant product_name(const PhaseOperands& p, Numerics numerics) {
+DeviceVariant product_name(const PhaseOperands& p) {
   const int32_t panel = p.weight(1).panel;
   if (panel != 16 && panel != 32 && panel != 64) p.refuse("panels of " + std::to_string(panel) + " columns");
   if (std::ssize(pieces_of(p.variant().recipe, p.weight(1))) - 1 > kMaxPieces)
     p.refuse("more rows than pieces hold");
-  const char* path = !part_type(p)                  ? "kFma"
-                     : numerics != Numerics::kExact ? "kMixed"
-                     : p.parts(0)                   ? "kParts"
-                                                    : "kMma";
+  const char* path = !part_type(p) ? "kFma" : p.parts(0) ? "kParts" : "kMma";
   return type("MatMul", {type_of(p, 1), std::to_string(panel), path});
 }
 void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
@@ -156,7 +149,7 @@ void fill_gated_matmul(const PhaseOperands& p, const InstancePlaces& places, Ins
   for (std::size_t i = 0; i < std::size(order); ++i) to.operands[i] = places.operands[order[i]];
 }
 
-DeviceVariant attention_name(const PhaseOperands& p, Numerics) {
+DeviceVariant attention_name(const PhaseOperands& p) {
   const int64_t key = p.constant_dim(1, 3), value = p.constant_dim(2, 3);
   if (key < 0 || value < 0) p.refuse("a size that changes from step to step");
   if (key % 4 != 0 || value % 4 != 0 || key > 256 || value > 256)
@@ -182,15 +175,11 @@ void fill_attention(const PhaseOperands& p, const InstancePlaces& places, Instan
   to.reals[1] = facts.softcap;
 }
 
-DeviceVariant expert_matmul_name(const PhaseOperands& p, Numerics) {
-  p.refuse("products with chosen experts");
-}
+DeviceVariant expert_matmul_name(const PhaseOperands& p) { p.refuse("products with chosen experts"); }
 
 // ---- elements and messages: bodies/pointwise.h
 
-DeviceVariant pointwise_name(const PhaseOperands& p, Numerics) {
-  return pointwise_source(p.variant(), p.count() - 1);
-}
+DeviceVariant pointwise_name(const PhaseOperands& p) { return pointwise_source(p.variant(), p.count() - 1); }
 // How input `i` lies in the output.
 Size placement(const PhaseOperands& p, std::size_t i, Size* table) {
   const std::size_t out = p.count() - 1, n = p.rank(i);
@@ -218,12 +207,12 @@ void fill_pointwise(const PhaseOperands& p, const InstancePlaces& places, Instan
 }
 
 // Zeros travel: how many rows are a rank's own is known to the device alone, and requests are made before it looks.
-DeviceVariant send_rows_name(const PhaseOperands&, Numerics) { return {"Send", ""}; }
+DeviceVariant send_rows_name(const PhaseOperands&) { return {"Send", ""}; }
 void fill_send(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   p.product(0, 0, p.rank(0), to.sizes);
 }
 
-DeviceVariant reduce_name(const PhaseOperands& p, Numerics) {
+DeviceVariant reduce_name(const PhaseOperands& p) {
   if (p.program().ranks > 8) p.refuse("partial sums of more than 8 ranks");
   if (p.variant().code == OpCode::kRecvReduce && p.count() != at(p.program().ranks) + 3)
     p.refuse("partial sums of some ranks");
@@ -255,7 +244,7 @@ void fill_concat(const PhaseOperands& p, const InstancePlaces& places, Instance&
 
 // ---- other operators: parts of rows, bodies/rows.h
 
-DeviceVariant generic_name(const PhaseOperands& p, Numerics) {
+DeviceVariant generic_name(const PhaseOperands& p) {
   const Variant& v = p.variant();
   if (v.op != Op::kSplit && v.op != Op::kSlice && v.op != Op::kIdentity)
     p.refuse("operator " + std::string(ark::name_of(v.op)));

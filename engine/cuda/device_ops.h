@@ -21,7 +21,7 @@ struct InstancePlaces {
 struct DeviceOp {
   OpCode code;
   // Throws Error(kUnsupported) naming the node if it has no device code. Null: the type is named like the OpCode.
-  DeviceVariant (*name)(const PhaseOperands& phase, Numerics numerics) = nullptr;
+  DeviceVariant (*name)(const PhaseOperands& phase) = nullptr;
   // Sizes, reals, and operands that are not the phase's own in their order. Null: nothing.
   void (*fill)(const PhaseOperands& phase, const InstancePlaces& places, Instance& to) = nullptr;
   bool orders_operands = false;  // fill() gives all operands their places

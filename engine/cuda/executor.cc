@@ -1,13 +1,13 @@
 #include "engine/cuda/executor.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "engine/cuda/codegen.h"
 #include "engine/cuda/links.h"
 #include "engine/cuda/loop_host.h"
 #include "engine/cuda/make_image.h"
+#include "engine/cuda/turned_weights.h"
 #include "engine/run/step_check.h"
 
 namespace ark::cuda {
@@ -19,26 +19,6 @@ constexpr int64_t kEmulatedPumpNap = 50'000;  // an emulated GPU needs the CPU i
 template <typename T>
 std::span<const std::byte> bytes_of_value(const T& value) {
   return std::as_bytes(std::span(&value, 1));
-}
-
-// ---- has_turned_rows()
-
-constexpr uint64_t kPieceBytes = 16, kRowBytes = kPieceBytes * kTurn;
-
-bool is_turned(const WeightUse& use) {
-  return use.layout == Layout::kPanels && use.block == 0 &&
-         has_turned_rows(use.panel, static_cast<int>(bytes_of(use.stored, 1)));
-}
-
-// `rows` of panels of `k` rows each, of which the first is number `first` over all panels.
-void turn_rows(std::span<const std::byte> rows, uint64_t first, uint64_t k, std::vector<std::byte>& turned) {
-  turned.resize(rows.size());
-  for (uint64_t r = 0; r < rows.size() / kRowBytes; ++r) {
-    const uint64_t turn = (first + r) % k % kTurn;
-    for (uint64_t c = 0; c < kTurn; ++c)
-      std::memcpy(turned.data() + r * kRowBytes + (c ^ turn) * kPieceBytes,
-                  rows.data() + r * kRowBytes + c * kPieceBytes, kPieceBytes);
-  }
 }
 
 class Device final : public DeviceExecutor {
@@ -208,20 +188,16 @@ class Device final : public DeviceExecutor {
   uint64_t upload_weights(const Program& program, const WeightStore& store, const std::string& rank) {
     memory_.emplace_back(*gpu_, store.arena().size(), "weights" + rank);
     const uint64_t address = memory_.back().address();
-    std::vector<std::byte> turned;
     for (std::size_t w = 0; w < program.weights.size(); ++w) {
       const auto number = static_cast<int32_t>(w);
       const auto offset = static_cast<uint64_t>(store.address(number) - store.address(0));
       const auto all = store.arena().subspan(offset, static_cast<uint64_t>(store.bytes(number)));
-      const bool turns = is_turned(program.weights[w]);
-      for (uint64_t at = 0; at < all.size(); at += kUploadWindow) {
-        std::span<const std::byte> window = all.subspan(at, std::min(kUploadWindow, all.size() - at));
-        if (turns) {
-          const auto k = static_cast<uint64_t>(matrix_rows(program.weights[w]).size());
-          turn_rows(window, at / kRowBytes, k, turned);
-          window = turned;
-        }
-        gpu_->upload(address + offset + at, window);
+      const WeightUse& use = program.weights[w];
+      TurnedWeights turned(use, static_cast<uint64_t>(matrix_rows(use).size()));
+      const uint64_t unit = turned.is_turned() ? turned.unit_bytes() : 1, most = kUploadWindow / unit * unit;
+      for (uint64_t at = 0; at < all.size(); at += most) {
+        const std::span<const std::byte> window = all.subspan(at, std::min(most, all.size() - at));
+        gpu_->upload(address + offset + at, turned.is_turned() ? turned.turn(window, at) : window);
       }
     }
     return address;

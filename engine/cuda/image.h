@@ -36,6 +36,11 @@ inline constexpr int kFewRows = 8;     // of x: one column of products on tensor
 inline constexpr int kMaxGroups = 64;  // tiles that share an output
 inline constexpr int kNode = 8;        // of them, whose sums are read at once
 
+// A wide tile of a matrix product, of steps of many rows: so many of them times two panels, or one panel of two
+// weights.
+inline constexpr int kWideRows = 128;
+inline constexpr int kWideReaders = 4;  // warps that read a stage: a quarter of the rows each
+
 // What a tile of a matrix product takes, and the scratch that bodies get. Bits do not depend on it: pieces of
 // a weight and the tree that adds them up are the same.
 struct TileShape {
@@ -66,6 +71,21 @@ ARK_BOTH constexpr bool has_turned_rows(int panel, int element_bytes) {
   return panel == 64 && element_bytes == 2;
 }
 inline constexpr int kTurn = 8;  // pieces of a row, elements of a piece, rows that differ
+
+// Whether a device's copy of blocks of codes has these in the order of tensor cores' fragments (mma.m16n8k16's A): of
+// each sixteen rows and sixteen columns a lane's four registers, two rows of a column each, lie together, in the order
+// of lanes. Terms of a lane's columns (column % 8 == lane / 4), over all of the panel, lie together as well.
+ARK_BOTH constexpr bool has_turned_codes(i64 block) { return block > 0 && block % 16 == 0; }
+ARK_BOTH constexpr int turned_term(int column, int panel) {
+  return column % 8 * (panel / 8) + column / 16 * 2 + column / 8 % 2;
+}
+// The lowest bit of the code of a block's row `k`. Four bits: both rows of a register 16 bits apart, so that a shift
+// and a mask make two 16-bit numbers of them.
+ARK_BOTH constexpr int turned_code_bit(int k, int column, int panel, int bits) {
+  const int lane = column % 8 * 4 + k % 8 / 2, number = k / 8 % 2 * 2 + column / 8 % 2;
+  const int words = (k / 16 * (panel / 16) + column / 16) * 32 + lane;  // of four registers' codes
+  return words * 8 * bits + (bits == 4 ? k % 2 * 16 + number * 4 : (number * 2 + k % 2) * 8);
+}
 
 // Bits of what becomes of a product's outputs (bodies/finished_tile.h); 0: they are stored as they are.
 inline constexpr i32 kTileRotated = 1, kTileAppended = 2;
@@ -114,6 +134,9 @@ struct RingTickets {
 // group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / row_block). How many
 // groups depends on the step's rows: StreamTiles. Bits do not. A gated product's tile takes its pieces of the first
 // weight, then those of the second.
+//
+// From wide_rows rows on (0: never) tiles are wide: the panel of a tile is a pair of panels, or, of a gated product,
+// one panel of both weights; pieces come in turn from both.
 struct alignas(16) Stream {
   u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/weight_codec.h)
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
@@ -122,13 +145,15 @@ struct alignas(16) Stream {
                  // are partials: the norm behind the product adds them up
   Size m;
   i32 k, n, panel;
-  i32 unit_rows, unit_bytes;                 // of a panel; pieces begin with units
-  i32 pieces, longest_piece;                 // rows of the latter; a tile takes pieces / groups pieces
-  i32 few_groups, some_groups, most_groups;  // powers of two: for kFewRows; in one block of rows; in several
-  i32 base;                                  // the Instance's
+  i32 unit_rows, unit_bytes;  // of a panel; pieces begin with units
+  i32 pieces, longest_piece;  // rows of the latter; a tile takes pieces / groups pieces
+  // Groups are 2^these: for kFewRows; in one block of rows; in several; of wide tiles, at most.
+  u8 few_bits, some_bits, most_bits, wide_bits;
+  i32 base;             // the Instance's
   u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
   i32 panels;
-  u64 second;  // kGatedMatMul: the other weight, of the same sizes; else 0
+  u64 second;                 // kGatedMatMul: the other weight, of the same sizes; else 0
+  i32 wide_rows, wide_tiles;  // the latter: wide tiles share outputs until there are so many
 };
 static_assert(sizeof(Stream) == 96);
 

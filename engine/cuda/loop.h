@@ -348,14 +348,15 @@ ARK_DEVICE void set_up(const LoopParameters& p) {
 // Both sides meet once a turn, behind its opening; a block that gives up opens no turn, but meets as if.
 template <class Cases>
 ARK_DEVICE void consume(const LoopParameters& p) {
-  const Block b = open_block(p, 0, 0, {});
   RingCursor cursor;
-  for (u64 turn = p.first_turn, step = p.first_step;; ++turn, ++step) {
+  for (u64 turn = p.first_turn;; ++turn) {
+    const u64 step = turn - p.first_turn + p.first_step;
     const bool run = open_turn(p, turn, step);
     dev::sync();
     if (!run) return;
     const bool is_done =
         run_instances<Cases>(p, step - 1, static_cast<u32>(turn), cursor) && close_step(p, turn, step);
+    const Block b = open_block(p, 0, 0, {});
     if (!consumers_stopped(b, !is_done)) continue;
     if (b.thread == 0) b.words->leave[(turn + 1) % 2] = 1;
     dev::sync();

@@ -8,6 +8,7 @@
 #include "base/index.h"
 #include "engine/cuda/dependencies.h"
 #include "engine/cuda/instance_filler.h"
+#include "engine/cuda/product_tiles.h"
 #include "engine/cuda/taken_up.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
@@ -19,36 +20,13 @@ namespace {
 
 uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Partials of products whose tiles share outputs: the largest takes at most this. A product waits for the one that
-// used its room before, so that a few of them go on side by side.
-constexpr uint64_t kPartialLimit = 32 << 20;
+// A product whose tiles share outputs waits for the one that used its room before, so that a few of them go on side by
+// side.
 constexpr std::size_t kPartialRooms = 4;
 constexpr u64 kNowhere = ~u64{0};
-// Costs in nanoseconds, for choosing how to split, as traces of an H100 show them: a tile; a stage of weights in the
-// ring, and in it a row of x; handing in and taking up what tiles that share an output have, and in it a row of a tile.
-constexpr double kTileCost = 1700, kStageCost = 120, kStageRowCost = 25, kJoinCost = 2800, kJoinRowCost = 3;
-constexpr double kTakenUpCost = 500;  // instead of a join's, where the norm behind adds the sums up
 
 // That a tile takes pieces of, while Stream::second is an offset.
 int32_t weights_of(const Stream& s) { return s.second == kNowhere ? 1 : 2; }
-
-// Into how many tiles the rows of one panel are split, so that all processors have work: a power of two from
-// `least` to `most`, for up to `rows` rows of x in one block. `panels`: of the products that run side by side. A tile
-// is of so many `weights`. `join`: what it costs that tiles share an output, but for its rows.
-int32_t choose_groups(const Stream& s, int32_t weights, int64_t panels, int64_t rows, int32_t processors,
-                      int32_t least, int32_t most, double join) {
-  const double row_count = static_cast<double>(rows);
-  int32_t best = least;
-  double cheapest = 0;
-  for (int32_t groups = least; groups <= most; groups *= 2) {
-    if (groups > least && static_cast<uint64_t>(weights * groups) * rows * s.n * 4 > kPartialLimit) break;
-    const double turns = static_cast<double>((panels * groups + processors - 1) / processors);
-    const double tile = kTileCost + weights * s.pieces / groups * (kStageCost + kStageRowCost * row_count);
-    const double cost = turns * tile + (groups > 1 ? join + kJoinRowCost * weights * groups * row_count : 0);
-    if (groups == least || cost < cheapest) best = groups, cheapest = cost;
-  }
-  return best;
-}
 
 }  // namespace
 
@@ -130,7 +108,6 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
   const Program& p = *setup_.program;
   const Phase& phase = p.phases[all[at(instance)].phase];
   const int32_t trip = all[at(instance)].trip;
-  const Buffer& x = p.buffers[resolve(p, phase, phase.operands[0], trip)];
   const Buffer& w = p.buffers[resolve(p, phase, phase.operands[1], trip)];
   const WeightUse& use = p.weights[w.weight];
   Stream s{};
@@ -156,7 +133,7 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
     s.longest_piece = std::max(s.longest_piece, pieces[i + 1] - pieces[i]);
   s.panels = (s.n + s.panel - 1) / s.panel;
   const int32_t taker = takers_[at(instance)];
-  plan_groups(s, x, panels_beside(all, instance), taker != kNone);
+  plan_groups(s, resolve(p, phase, phase.operands[0], trip), panels_beside(all, instance), taker != kNone);
   // Sums of groups go to one room after the other.
   int32_t after = kNone;
   std::size_t shared_before = 0;
@@ -169,7 +146,7 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
   }
   if (s.partials != kNowhere && s.arrivals == kNowhere) taken_up_[taker] = streams_.size();
   s.base = next_base_;
-  next_base_ = (next_base_ + s.panels * std::max(s.few_groups, s.some_groups)) % options_.processors;
+  next_base_ = (next_base_ + (s.panels << std::max(s.few_bits, s.some_bits))) % options_.processors;
   stream_instances_.push_back(instance);
   streams_.push_back(s);
   return after;
@@ -196,37 +173,34 @@ int64_t RankImage::panels_beside(std::span<const ark::Instance> all, int32_t ins
   return panels;
 }
 
-// How many tiles share an output, and their room. `partials`: kNowhere if it is always one; `arrivals`: also if the
-// norm behind takes their sums up, which it does by nodes.
-void RankImage::plan_groups(Stream& s, const Buffer& x, int64_t panels, bool is_taken_up) {
+// How it is cut, and the room of what tiles share. `partials`: kNowhere if they never do; `arrivals`: also if the norm
+// behind takes their sums up.
+void RankImage::plan_groups(Stream& s, BufferId x, int64_t panels, bool is_taken_up) {
   const Program& p = *setup_.program;
-  int64_t rows = 1;
-  for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[x.dims[a]].max;
-  const int32_t weights = weights_of(s);
-  const int32_t least = std::max(1, s.pieces >> (tiles_.levels - 1));
-  is_taken_up = is_taken_up && least <= kNode;
-  const int32_t most = std::max(least, std::min(s.pieces, is_taken_up ? kNode : kMaxGroups / weights));
-  const int64_t few = std::min<int64_t>(rows, kFewRows), some = std::min<int64_t>(rows, tiles_.row_block);
-  const auto groups_for = [&](int64_t block) {
-    return groups_ > 0 ? std::clamp(groups_, least, most)
-                       : choose_groups(s, weights, panels, block, options_.processors, least, most,
-                                       is_taken_up ? kTakenUpCost : kJoinCost);
-  };
-  s.few_groups = groups_for(few);
-  s.some_groups = groups_for(some);
-  s.most_groups = groups_ > 0 ? s.some_groups : least;
+  Cutting how = {.rows = 1,
+                 .panels = panels,
+                 .weights = weights_of(s),
+                 .processors = options_.processors,
+                 .groups = groups_,
+                 .tiles = tiles_,
+                 .is_taken_up = is_taken_up,
+                 .takes_wide_tiles = variants_.numerics() == Numerics::kFast &&
+                                     tiles_.scratch == kLargeTiles.scratch && variants_.parts(number_).of(x)};
+  const std::vector<ValId>& dims = p.buffers[x].dims;
+  for (std::size_t a = 0; a + 1 < dims.size(); ++a) how.rows *= p.vals[dims[a]].max;
+  is_taken_up = cut(s, how);
   s.arrivals = s.partials = kNowhere;
-  if (std::max({s.few_groups, s.some_groups, s.most_groups}) == 1) return;
+  const auto shared = static_cast<uint64_t>(shared_rows(s, how));
+  if (shared == 0) return;
   s.partials = 0;
   if (!is_taken_up) {
-    const int64_t blocks = (rows + tiles_.row_block - 1) / tiles_.row_block;
+    const int64_t blocks = (how.rows + tiles_.row_block - 1) / tiles_.row_block;
     s.arrivals = arrival_words_;
     arrival_words_ += static_cast<uint64_t>(s.panels * blocks);
   }
-  const int64_t all = s.most_groups > 1 ? rows * s.most_groups : 0,
-                largest = std::max({few * s.few_groups, some * s.some_groups, all});
+  const uint64_t columns = static_cast<uint64_t>(s.panels) * static_cast<uint64_t>(s.panel);
   partial_bytes_ =
-      std::max(partial_bytes_, aligned(static_cast<uint64_t>(weights * largest * s.panels * s.panel) * 4));
+      std::max(partial_bytes_, aligned(static_cast<uint64_t>(how.weights) * shared * columns * 4));
 }
 
 Stream RankImage::stream_at(std::size_t number, const RankPlaces& places) const {

@@ -30,18 +30,20 @@ struct Producer {
     return true;
   }
 
-  // One tile's rows of one panel of `weights`: a piece a stage, also an empty one. Borders come by 32, a lane each:
-  // alone they would be waited for, since waits of others empty the cache.
-  ARK_DEVICE bool stream_tile(const Stream& s, u64 weights, i32 pieces, const StreamTile& tile) {
+  ARK_DEVICE static i32 units_of(const Stream& s, i32 rows) {
+    return s.unit_rows == 1 ? rows
+                            : static_cast<i32>(dev::multiply_high(static_cast<u32>(rows), s.unit_reciprocal));
+  }
+  ARK_DEVICE static const u8* panel_at(const Stream& s, u64 weights, i32 panel) {
+    const u64 bytes = static_cast<u64>(units_of(s, s.k + s.unit_rows - 1)) * static_cast<u64>(s.unit_bytes);
+    return at<const u8>(weights) + static_cast<u64>(panel) * bytes;
+  }
+
+  // The tile's rows of one panel, or of two in turn: a piece a stage, also an empty one. Borders come by 32, a lane
+  // each: alone they would be waited for, since waits of others empty the cache.
+  ARK_DEVICE bool stream_tile(const Stream& s, const u8* panel, const u8* other, i32 pieces,
+                              const StreamTile& tile) {
     const i32* borders = at<const i32>(s.borders) + tile.group * pieces;
-    const auto units_of = [&](i32 rows) {
-      return s.unit_rows == 1
-                 ? rows
-                 : static_cast<i32>(dev::multiply_high(static_cast<u32>(rows), s.unit_reciprocal));
-    };
-    const u64 panel_bytes =
-        static_cast<u64>(units_of(s.k + s.unit_rows - 1)) * static_cast<u64>(s.unit_bytes);
-    const u8* panel = at<const u8>(weights) + static_cast<u64>(tile.panel) * panel_bytes;
     ARK_ROLLED
     for (i32 first = 0; first < pieces; first += 31) {
       const i32 mine = dev::ld_nc(borders + dev::min(first + b.lane, pieces));
@@ -49,9 +51,11 @@ struct Producer {
       ARK_ROLLED
       for (i32 piece = 0; piece < count; ++piece) {
         const i32 row = dev::shfl(mine, piece), end = dev::shfl(mine, piece + 1);
-        const u64 start = static_cast<u64>(units_of(row)) * static_cast<u64>(s.unit_bytes);
-        if (!stream(panel + start, static_cast<u32>(units_of(end - row + s.unit_rows - 1) * s.unit_bytes)))
-          return false;
+        const u64 start = static_cast<u64>(units_of(s, row)) * static_cast<u64>(s.unit_bytes);
+        const u32 bytes = static_cast<u32>(units_of(s, end - row + s.unit_rows - 1) * s.unit_bytes);
+        ARK_ROLLED
+        for (int half = 0; half < (kHasWideTiles && other != nullptr ? 2 : 1); ++half)
+          if (!stream((half == 0 ? panel : other) + start, bytes)) return false;
       }
     }
     return true;
@@ -66,9 +70,16 @@ struct Producer {
       ARK_ROLLED
       for (i32 t = static_cast<i32>(tiles.first); t < static_cast<i32>(tiles.last); ++t) {
         const StreamTile tile(all, t);
+        const WideHalves halves(s, tile);
+        const i32 panel = all.wide ? halves.panel : tile.panel;
+        const u8* other = nullptr;
+        if (all.wide && halves.count == 2)
+          other = halves.is_gated ? panel_at(s, s.second, panel) : panel_at(s, s.weights, panel + 1);
         ARK_ROLLED
-        for (int weight = 0; weight < (s.second != 0 ? 2 : 1); ++weight)
-          if (!stream_tile(s, weight == 0 ? s.weights : s.second, all.pieces, tile)) return false;
+        for (int weight = 0; weight < (s.second != 0 && !all.wide ? 2 : 1); ++weight) {
+          const u8* const first = panel_at(s, weight == 0 ? s.weights : s.second, panel);
+          if (!stream_tile(s, first, other, all.pieces, tile)) return false;
+        }
       }
     }
     return true;

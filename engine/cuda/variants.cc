@@ -41,25 +41,24 @@ std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit, int32_t stage
   return pieces;
 }
 
-DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics, const XParts& parts,
+DeviceVariant device_variant(const Program& program, PhaseId phase, const XParts& parts,
                              const Appended& appended) {
   const PhaseOperands operands(program, program.phases[phase], 0, &parts);
   if (operands.variant().precision != Precision::kF32)
     operands.refuse("products in " + std::string(name_of(operands.variant().precision)));
   if (appended.is_done(phase)) return appended_variant(operands);
   const DeviceOp& op = device_op(operands.variant().code);
-  return op.name ? op.name(operands, numerics) : DeviceVariant{std::string(ark::name_of(op.code)), ""};
+  return op.name ? op.name(operands) : DeviceVariant{std::string(ark::name_of(op.code)), ""};
 }
 
-VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numerics) {
+VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numerics) : numerics_(numerics) {
   std::map<std::string, int32_t> known;
   for (const Program* program : programs) {
     std::vector<int32_t>& numbers = numbers_.emplace_back();
-    const XParts& parts = parts_.emplace_back(*program, numerics);
+    const XParts& parts = parts_.emplace_back(*program);
     const Appended& appended = appended_.emplace_back(*program);
     for (std::size_t phase = 0; phase < program->phases.size(); ++phase) {
-      DeviceVariant variant =
-          device_variant(*program, static_cast<PhaseId>(phase), numerics, parts, appended);
+      DeviceVariant variant = device_variant(*program, static_cast<PhaseId>(phase), parts, appended);
       const auto [it, is_new] =
           known.try_emplace(variant.type + variant.definition, static_cast<int32_t>(all_.size()));
       if (is_new) all_.push_back(std::move(variant));

@@ -14,12 +14,12 @@
 namespace ark::cuda {
 
 // kExact: one math path for all batch sizes, so that a row's result does not depend on what runs beside it.
-// kFast: the path may be chosen by the number of rows.
+// kFast: steps of many rows take wide tiles (bodies/wide_product.h), which add up in another order.
 enum class Numerics : uint8_t { kExact, kFast };
 
 // One `case`: a type that has grid() and run() (engine/cuda/bodies), and definitions that it needs.
 struct DeviceVariant {
-  std::string type;        // "MatMul<dev::f16, 64, kMixed>"
+  std::string type;        // "MatMul<dev::f16, 64, kParts>"
   std::string definition;  // of pointwise expressions; else empty
   // No case: what products do with their tiles (bodies/finished_tile.h), for phases that have no instances then.
   bool takes_tiles = false;
@@ -27,7 +27,7 @@ struct DeviceVariant {
 
 // Of one phase; `parts` and `appended` are the program's. Throws Error(kUnsupported) naming the node if it has no
 // device code.
-DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics, const XParts& parts,
+DeviceVariant device_variant(const Program& program, PhaseId phase, const XParts& parts,
                              const Appended& appended);
 
 // Of all programs of one kernel, numbered in the order in which they first appear.
@@ -38,10 +38,12 @@ class VariantSet {
 
   int32_t of(std::size_t program, PhaseId phase) const { return numbers_[program][phase]; }
   const std::vector<DeviceVariant>& all() const { return all_; }
+  Numerics numerics() const { return numerics_; }
   const XParts& parts(std::size_t program) const { return parts_[program]; }
   const Appended& appended(std::size_t program) const { return appended_[program]; }
 
  private:
+  const Numerics numerics_;
   std::vector<DeviceVariant> all_;
   std::vector<std::vector<int32_t>> numbers_;
   std::vector<XParts> parts_;  // by program

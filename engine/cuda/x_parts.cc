@@ -111,16 +111,13 @@ class PartFinder {
 std::optional<DType> part_type(const PhaseOperands& product) {
   const WeightUse& use = product.weight(1);
   const DType stored = product.buffer(1).dtype;
-  if (!codec_of(stored)->has_mma || use.block % 16 != 0 || !has_zeros(use.terms)) return {};
+  if (!codec_of(stored)->has_mma || use.block % 16 != 0) return {};
   const std::vector<int32_t> pieces = pieces_of(product.variant().recipe, use);
   if (std::any_of(pieces.begin(), pieces.end(), [](int32_t border) { return border % 16 != 0; })) return {};
   return stored == DType::kF16 ? DType::kF16 : DType::kBF16;
 }
 
-XParts::XParts(const Program& program, Numerics numerics)
-    : program_(&program), types_(program.buffers.size()) {
-  if (numerics == Numerics::kExact) types_ = PartFinder(program).run();
-}
+XParts::XParts(const Program& program) : program_(&program), types_(PartFinder(program).run()) {}
 
 std::optional<DType> XParts::of(BufferId buffer) const { return types_[at(root(*program_, buffer))]; }
 

@@ -19,8 +19,7 @@ std::optional<DType> part_type(const PhaseOperands& product);
 
 class XParts {
  public:
-  // Fast numerics choose the path by the rows of a step, and have no parts.
-  XParts(const Program& program, Numerics numerics);
+  explicit XParts(const Program& program);
   // None: the buffer is what the program says.
   std::optional<DType> of(BufferId buffer) const;
 

@@ -35,6 +35,7 @@ struct DeviceChoice {
 // Declares the options, which are written to `choice`; --weights, --activations and --kv-dtype alone.
 void add_device_options(CommandLine& line, DeviceChoice& choice);
 void add_arithmetic_options(CommandLine& line, DeviceChoice& choice);
+void add_numerics_option(CommandLine& line, DeviceChoice& choice);
 void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy& weights,
                         const std::string& help);
 

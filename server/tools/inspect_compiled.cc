@@ -269,9 +269,8 @@ json weights_json(Inspection& inspection) {
 std::string on_cuda(const Program& program, const cuda::XParts& parts, const cuda::Appended& appended,
                     std::size_t phase) {
   try {
-    constexpr cuda::Numerics kExact = cuda::Numerics::kExact;
     const cuda::DeviceVariant variant =
-        cuda::device_variant(program, static_cast<PhaseId>(phase), kExact, parts, appended);
+        cuda::device_variant(program, static_cast<PhaseId>(phase), parts, appended);
     return "cuda: " + variant.type + (variant.takes_tiles ? ", in the products before it" : "");
   } catch (const Error& e) {
     return std::string("not on cuda: ") + e.what();
@@ -297,7 +296,7 @@ json placement_json(Inspection& inspection) {
   const Compiled& c = inspection.compiled();
   for (std::size_t r = 0; r < c.programs.size(); ++r) {
     const Program& program = c.programs[r];
-    const cuda::XParts parts(program, cuda::Numerics::kExact);
+    const cuda::XParts parts(program);
     const cuda::Appended appended(program);
     json phases = json::array();
     for (std::size_t p = 0; p < program.phases.size(); ++p) {
@@ -375,15 +374,19 @@ std::string placement_text(Inspection& inspection) {
 
 // -- cuda: the source of the loop kernel that a GPU would run. Needs neither a GPU nor a compiler.
 
-std::string cuda_text(Inspection& inspection) {
-  return cuda::make_source(variants_of(inspection.compiled().programs, cuda::Numerics::kExact)).text;
+cuda::VariantSet variants_of(Inspection& inspection) {
+  return variants_of(inspection.compiled().programs, inspection.load().device.numerics);
 }
 
+std::string cuda_text(Inspection& inspection) { return cuda::make_source(variants_of(inspection)).text; }
+
 json cuda_json(Inspection& inspection) {
-  const cuda::VariantSet variants = variants_of(inspection.compiled().programs, cuda::Numerics::kExact);
+  const cuda::VariantSet variants = variants_of(inspection);
   json cases = json::array();
   for (const cuda::DeviceVariant& variant : variants.all()) cases.push_back(variant.type);
-  return {{"cases", std::move(cases)}, {"source", cuda::make_source(variants).text}};
+  cuda::KernelSource source = cuda::make_source(variants);
+  return {
+      {"cases", std::move(cases)}, {"flags", std::move(source.flags)}, {"source", std::move(source.text)}};
 }
 
 }  // namespace ark

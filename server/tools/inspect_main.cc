@@ -98,6 +98,7 @@ int main(int argc, char** argv) {
   line.file("--plan", options.load.plan,
             "an edited text of stage program: checked, and inspected instead of the compiler's");
   ark::add_arithmetic_options(line, options.load.device);
+  ark::add_numerics_option(line, options.load.device);
   line.number("--max-num-seqs", options.load.max_sequences, 1, 4096, "as of ark-serve");
   line.number("--max-num-batched-tokens", options.load.max_batched_tokens, 0, 1 << 20, "as of ark-serve");
   line.text("--arch", options.cost.arch, "of stage cost: sm_80, sm_89, sm_90a, sm_100 or sm_120");

@@ -85,12 +85,14 @@ TEST(Codegen, RefusesProductsWithChosenExpertsByName) {
   }
 }
 
-TEST(Codegen, NumericsChooseThePath) {
+TEST(Codegen, WeightsChooseThePathAndNumericsTheTiles) {
   const std::vector<Program> half = programs_of(false, 2, 1), full = programs_of(false, 2, 1, DType::kF32);
-  EXPECT_FALSE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kMixed>"));
-  EXPECT_TRUE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kParts>"));
-  EXPECT_TRUE(has(variants_of(half, Numerics::kFast), "MatMul<dev::f16, 64, kMixed>"));
-  EXPECT_TRUE(has(variants_of(full, Numerics::kFast), "MatMul<float, 64, kFma>"));
+  for (const Numerics numerics : {Numerics::kExact, Numerics::kFast}) {
+    EXPECT_TRUE(has(variants_of(half, numerics), "MatMul<dev::f16, 64, kParts>"));
+    EXPECT_TRUE(has(variants_of(full, numerics), "MatMul<float, 64, kFma>"));
+    const std::vector<std::string> flags = make_source(variants_of(half, numerics)).flags;
+    EXPECT_EQ(std::count(flags.begin(), flags.end(), "-DARK_WIDE_TILES=1"), numerics == Numerics::kFast);
+  }
 }
 
 // Where products read, and bodies that know them write; of these models all that products read.
@@ -98,14 +100,13 @@ TEST(Codegen, WhatTensorCoresAloneReadIsStoredInTheirParts) {
   for (const bool gpt2 : {false, true}) {
     const std::vector<Program> all = programs_of(gpt2, 2, 2, DType::kBF16, 32);
     const Program& p = all[0];
-    const XParts parts(p, Numerics::kExact), none(p, Numerics::kFast);
+    const XParts parts(p);
     int stored = 0;
     for (const ark::Instance& i : unroll(p)) {
       const PhaseOperands phase(p, p.phases[i.phase], i.trip, &parts);
       const OpCode code = phase.variant().code;
       for (std::size_t n = 0; n < phase.count(); ++n) {
         if (!phase.has(n) || phase.buffer(n).weight != kNone) continue;
-        EXPECT_FALSE(none.of(phase.id(n)));
         const bool multiplied = is_product(code) && n == 0,
                    computed = is_written(phase.variant(), n, phase.count()) &&
                               (code == OpCode::kNorm || code == OpCode::kAttention || is_product(code));
@@ -148,7 +149,6 @@ TEST(Codegen, QuantizedWeightsRunOnTensorCores) {
     const std::vector<Program> programs = compile_decoder(test::llama_tokens(o), {}).programs;
     const std::string type = bits == 4 ? "U4" : "U8";
     EXPECT_TRUE(has(variants_of(programs), "MatMul<" + type + ", 64, kParts>"));
-    EXPECT_TRUE(has(variants_of(programs, Numerics::kFast), "MatMul<" + type + ", 64, kMixed>"));
     EXPECT_TRUE(has(variants_of(programs), "Embed<" + type + ", "));
     EXPECT_FALSE(has(variants_of(programs), "MatMul<float")) << "nothing is kept as f32";
     o.terms = BlockTerms::kScales16;

@@ -28,7 +28,7 @@ struct Model {
 
 // Of the models' kinds, widths and depths, without numbers in their weights.
 Model model_of(const std::string& name) {
-  TokenGraphOptions o{.head_dim = 64, .max_positions = 1024, .filled = false};
+  TokenGraphOptions o{.head_dim = 64, .max_positions = 4096, .filled = false};
   if (name == "gpt2-124m-f16") {
     o.layers = 12, o.hidden = 768, o.heads = 12, o.intermediate = 3072, o.vocabulary = 50257,
     o.weight = DType::kF16;
@@ -45,25 +45,33 @@ Model model_of(const std::string& name) {
 
 class Loop {
  public:
-  explicit Loop(const Model& model) {
-    limits_ = {
-        .max_tokens = 512, .max_rows = 64, .max_slots = 64, .max_length = 1024, .page_size = 16, .pages = 1};
+  explicit Loop(const Model& model, int32_t max_tokens = 512) {
+    limits_ = {.max_tokens = max_tokens,
+               .max_rows = 64,
+               .max_slots = 64,
+               .max_length = 2 * max_tokens,
+               .page_size = 16,
+               .pages = 1};
     limits_.vocabulary = static_cast<int32_t>(model.decoder.vocabulary);
     CompileOptions options;
     options.max_tokens = limits_.max_tokens, options.max_rows = limits_.max_rows;
     options.max_items = most_items(limits_.max_tokens, limits_.max_slots);
     options.storage.policy = model.weights;
     options.activations = Activations::kF32;
+    options.kv_dtype = DType::kUndefined;  // as a GPU is given them
     compiled_ = compile_decoder(model.decoder, options);
   }
-  StepTables tables(const Rates& rates, int32_t batch, int32_t groups = 0, int32_t cached = 128) const {
+  StepTables tables(const Rates& rates, int32_t batch, int32_t groups = 0) const {
+    return tables(rates, {std::vector<StepShape::Sequence>(static_cast<std::size_t>(batch), {1, 128})},
+                  Numerics::kExact, groups);
+  }
+  StepTables tables(const Rates& rates, const StepShape& shape, Numerics numerics, int32_t groups = 0) const {
     ExecutorOptions options;
     options.limits = limits_;
     options.max_items = most_items(limits_.max_tokens, limits_.max_slots);
     const StepMachine machine = machine_of(rates.processors, rates.shared_per_block, 1);
-    const StepShape shape{std::vector<StepShape::Sequence>(static_cast<std::size_t>(batch), {1, cached})};
     return StepTables({{&compiled_.programs[0], &compiled_.bindings[0], nullptr, nullptr}}, options, machine,
-                      Numerics::kExact, groups, shape);
+                      numerics, groups, shape);
   }
 
  private:
@@ -106,6 +114,27 @@ TEST(Cost, KeepsToTheBudget) {
     }
   }
   if (HasFailure()) std::cout << "as it is now: " << predicted << "\n";
+}
+
+TEST(Cost, OfPromptsKeepsToTheBudget) {
+  std::ifstream in(test::source_root() / "tests/cuda/cost_budget.json");
+  const Json budget = Json::parse(in);
+  const Rates& rates = rates_of(budget.at("arch").get<std::string>());
+  for (const auto& [name, prompts] : budget.at("prompts").items()) {
+    for (const auto& [tokens, limit] : prompts.items()) {
+      const int32_t count = std::stoi(tokens);
+      const Loop loop(model_of(name), count);
+      for (const auto& [numerics, most] : limit.items()) {
+        const Numerics as = numerics == "fast" ? Numerics::kFast : Numerics::kExact;
+        const double us = replay(loop.tables(rates, {{{count, 0}}}, as), rates, 1).us;
+        const std::string what = name + ", prompt of " + tokens + ", " + numerics;
+        std::cout << what << ": " << us << " us\n";
+        EXPECT_TRUE(us <= most.get<double>()) << what << ": " << us << " us";
+        EXPECT_TRUE(us >= 0.97 * most.get<double>())
+            << what << ": better: lower the budget to " << us << " us";
+      }
+    }
+  }
 }
 
 // Rates of a GPU that does all in no time.

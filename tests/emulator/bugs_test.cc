@@ -59,6 +59,7 @@ Decoder decoder(int32_t groups, Link link, int64_t intermediate, int32_t ranks, 
   o.weight = weight;
   o.intermediate = intermediate;
   o.kv_heads = 2;
+  o.max_positions = 192;
   Decoder d{llama_tokens(o), {}};
   d.setup.ranks = ranks;
   d.setup.max_tokens = 16;
@@ -99,6 +100,9 @@ Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2);
 // More rows in a step than kFewRows.
 Rows run_at_once(StepRunner& runner) { return run_greedy(runner, prompt(), 11, 1); }
 
+// More rows than wide tiles begin with.
+Rows run_wide(StepRunner& runner) { return run_greedy(runner, random_tokens(150, 7, 101), 150, 1); }
+
 // Runs a decoder and compares its bytes with those of the run without a bug.
 class OnDecoder {
  public:
@@ -108,6 +112,13 @@ class OnDecoder {
         decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks, weight))) {}
   // A GPU for each rank, exchanging by stores.
   OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
+  // Its products take wide tiles.
+  OnDecoder with_wide_tiles() && {
+    RunnerSetup& setup = decoder_->setup;
+    setup.max_tokens = 160, setup.max_length = 192, setup.page_size = 16;
+    setup.options.device.numerics = cuda::Numerics::kFast;
+    return *this;
+  }
 
   Verdict operator()(const Options& options) {
     if (options.bug && expected_->empty()) {
@@ -299,6 +310,7 @@ std::vector<Bug> device_bugs() {
   // Each piece of its products has its rows of x apart.
   const OnDecoder rows(run_at_once, 0, Link::kDirect, 64, 1),
       row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16);
+  const OnDecoder wide = OnDecoder(run_wide, 1, Link::kDirect, 448, 1, DType::kF16).with_wide_tiles();
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -347,6 +359,9 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(missing_x_wait, halves),
       ARK_DEVICE_BUG(x_over_sums, rows),
       ARK_DEVICE_BUG(copied_into_use, row_halves),
+      ARK_DEVICE_BUG(wide_missing_x_wait, wide),
+      ARK_DEVICE_BUG(wide_missing_barrier, wide),
+      ARK_DEVICE_BUG(wide_copy_into_use, wide),
       ARK_DEVICE_BUG(rest_left_out, halves),
       ARK_DEVICE_BUG(appended_without_barrier, decode),
       ARK_DEVICE_BUG(stale_places, decode),

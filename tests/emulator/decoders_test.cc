@@ -200,17 +200,5 @@ TEST(LongContext, SplitsOverTiles) {
   EXPECT_TRUE(same_bits(got, run_greedy(*make_runner(model, gpu), prompt, 97, 1)));
 }
 
-// kFast takes four rows and fewer by multiply-adds: near, but not equal.
-TEST(Numerics, FastIsNearToo) {
-  TokenGraphOptions o;
-  o.weight = DType::kBF16;
-  const DecoderModel model = gpt2_tokens(o);
-  const auto prompt = random_tokens(9, 7, o.vocabulary);
-  RunnerSetup setup = device(2);
-  setup.options.device.numerics = cuda::Numerics::kFast;
-  expect_near_until_a_tie(run_greedy(*make_runner(model, oracle()), prompt, 64, 3),
-                          run_greedy(*make_runner(model, setup), prompt, 24, 3));
-}
-
 }  // namespace
 }  // namespace ark::test

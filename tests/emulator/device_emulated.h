@@ -108,6 +108,10 @@ ARK_DEVICE u32 pack_bf16(float lo, float hi) {
 ARK_DEVICE u32 pack_f16(float lo, float hi) {
   return to_f16(lo).bits | static_cast<u32>(to_f16(hi).bits) << 16;
 }
+ARK_DEVICE u32 add_bf16x2(u32 a, u32 b) {
+  const auto half = [](u32 pair, int shift) { return to_f32(bf16{static_cast<u16>(pair >> shift)}); };
+  return pack_bf16(half(a, 0) + half(b, 0), half(a, 16) + half(b, 16));
+}
 ARK_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 ARK_DEVICE float max(float a, float b) { return std::fmax(a, b); }
 ARK_DEVICE float min(float a, float b) { return std::fmin(a, b); }

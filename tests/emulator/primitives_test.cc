@@ -278,6 +278,7 @@ INSTANTIATE_TEST_SUITE_P(
     , PlantedFault,
     ::testing::Values(
         Planted{"pack_bf16_halves_swapped", R"("=r"(r) : "f"(hi), "f"(lo))", R"("=r"(r) : "f"(lo), "f"(hi))"},
+        Planted{"add_bf16x2_subtracts", "0x3f803f80u", "0xbf803f80u"},
         Planted{"to_f16_rounds_to_zero", "cvt.rn.f16.f32", "cvt.rz.f16.f32"},
         Planted{"bf16_for_f16", "cvt.rn.f16x2.f32", "cvt.rn.bf16x2.f32"},
         Planted{"bar_sync_operands_swapped", R"("bar.sync %0, %1;")", R"("bar.sync %1, %0;")"},

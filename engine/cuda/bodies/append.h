@@ -247,15 +247,17 @@ struct AppendedTile {
   ARK_DEVICE AppendedTile(const LoopParameters& p, FinishedTile tile)
       : b(open_block(p, 0, 0, {})),
         i(*reinterpret_cast<const Instance*>(dev::shared() + tile.instance)),
-        outputs(reinterpret_cast<float*>(b.scratch + kBorderBytes)),
+        outputs(reinterpret_cast<float*>(b.scratch + kBorderBytes) + (kHasWideTiles ? tile.outputs : 0)),
         places(row_places(b.scratch)),
         panel_bits(log2_of(static_cast<u32>(i.stream.panel))),
         dim(i.sizes[4]) {
     const StreamTiles tiles(i.stream, tile.rows);
     const StreamTile own(tiles, tile.number);
-    is_one_of_blocks = tiles.blocks > 1;
-    row0 = own.block * kRowBlock, rows = dev::min(kRowBlock, tile.rows - row0);
-    column = own.panel << panel_bits, columns = dev::min(i.stream.panel, i.stream.n - column);
+    is_one_of_blocks = tiles.blocks > 1 || tiles.wide;
+    row0 = own.block * tiles.row_block + (kHasWideTiles ? tile.first_row : 0),
+    rows = dev::min(kRowBlock, tile.rows - row0);
+    column = (tiles.wide ? WideHalves(i.stream, own).panel_of(tile.half) : own.panel) << panel_bits;
+    columns = dev::min(i.stream.panel, i.stream.n - column);
   }
 
   ARK_DEVICE bool is_rotated() const { return kRotation != kUnturned && (i.sizes[2] & kTileRotated) != 0; }

@@ -7,9 +7,10 @@
 namespace ark::cuda {
 
 // Element types of weights; two rows of a column take kPairBytes.
-template <int kBits, BlockTerms kBlockTerms = BlockTerms::kZeros>
+template <int kBitsOfCode, BlockTerms kBlockTerms = BlockTerms::kZeros>
 struct Codes {
   static constexpr BlockTerms kTerms = kBlockTerms;
+  static constexpr int kBits = kBitsOfCode;
   static constexpr int kMiddle = middle_of(kBits);
   static constexpr int kPairBytes = kBits / 4;
   static constexpr u32 kMask = (1u << kBits) - 1;
@@ -25,22 +26,31 @@ template <class Q>
 struct CodeBlock {
   const u8* start;
   int panel;  // columns
+  bool is_turned = false;
 
   static constexpr BlockTerms kTerms = Q::kTerms;
 
-  ARK_DEVICE float scale(int column) const { return term(start, column); }
-  ARK_DEVICE float zero(int column) const {
-    return shifted(kTerms == BlockTerms::kZeros ? others()[column] : Q::kMiddle);
+  // Without a branch, so that loads of several numbers are under way at once.
+  ARK_DEVICE int either(int turned, int other) const {
+    const int mask = -static_cast<int>(is_turned);
+    return (turned & mask) | (other & ~mask);
   }
-  ARK_DEVICE float offset(int column) const { return term(others(), column); }
+  ARK_DEVICE int place(int column) const { return either(turned_term(column, panel), column); }
+  ARK_DEVICE float scale(int column) const { return term(start, place(column)); }
+  ARK_DEVICE float zero(int column) const {
+    return shifted(kTerms == BlockTerms::kZeros ? others()[place(column)] : Q::kMiddle);
+  }
+  ARK_DEVICE float offset(int column) const { return term(others(), place(column)); }
   ARK_DEVICE const u8* codes(int pair, int column) const {
     return start + terms_bytes(kTerms) * panel + (pair * panel + column) * Q::kPairBytes;
   }
   // Row k's number.
   ARK_DEVICE float number(int k, int column) const {
-    const dev::f32x2 two = differences(k / 2, column, has_zeros(kTerms) ? zero(column) : shifted(0));
-    const float code = k % 2 == 0 ? two.x : two.y;
-    return has_zeros(kTerms) ? code * scale(column) : dev::fma(code, scale(column), offset(column));
+    const int bit = either(turned_code_bit(k, column, panel, Q::kBits),
+                           (k / 2 * panel + column) * 2 * Q::kBits + k % 2 * Q::kBits);
+    const float code = shifted(codes(0, 0)[bit / 8] >> bit % 8 & Q::kMask);
+    if (has_zeros(kTerms)) return (code - zero(column)) * scale(column);
+    return dev::fma(code - shifted(0), scale(column), offset(column));
   }
   // Codes minus zero of rows 2 pair and 2 pair + 1.
   ARK_DEVICE dev::f32x2 differences(int pair, int column, float zero) const {
@@ -80,7 +90,49 @@ struct CodeBlock {
     }
   }
 
+  // ---- blocks that are turned: what a lane takes of them as tensor cores' fragments
+
+  // Four registers of rows 16 `step` to 16 `step` + 15 and sixteen columns: codes minus zeros, or codes, in bf16.
+  ARK_DEVICE void load_registers(int step, int group, int lane, u32 (&to)[4]) const {
+    const int words = (step * (panel / 16) + group) * 32 + lane;
+    const u8* from = codes(0, 0) + words * Q::kBits;
+    u32 zeros = has_zeros(kTerms) ? Q::kMiddle * 0x101u : 0;  // of the lane's two columns
+    if constexpr (kTerms == BlockTerms::kZeros)
+      zeros = *reinterpret_cast<const dev::u16*>(others() + turned_place(group, lane));
+    if constexpr (Q::kBits == 4) {
+      const u32 all = *reinterpret_cast<const u32*>(from);
+      ARK_UNROLL
+      for (int r = 0; r < 4; ++r) {  // 0x4300 | n is 128 + n in bf16
+        const u32 zero = 0xc300u | (zeros >> r % 2 * 8 & 0xff);  // minus (128 + it)
+        to[r] = dev::add_bf16x2((all >> 4 * r & 0x000f000fu) | 0x43004300u, zero | zero << 16);
+      }
+    } else {
+      const dev::u32x2 all = *reinterpret_cast<const dev::u32x2*>(from);
+      ARK_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        const u32 two = (r < 2 ? all.x : all.y) >> r % 2 * 16;
+        const float zero = shifted(zeros >> r % 2 * 8 & 0xff);
+        to[r] = dev::pack_bf16(shifted(two & 0xff) - zero, shifted(two >> 8 & 0xff) - zero);
+      }
+    }
+  }
+  // Of the lane's two columns in a group of sixteen.
+  ARK_DEVICE dev::f32x2 load_scales(int group, int lane) const {
+    return two_terms(start, turned_place(group, lane));
+  }
+  ARK_DEVICE dev::f32x2 load_offsets(int group, int lane) const {
+    if constexpr (has_zeros(kTerms)) return {};
+    return two_terms(others(), turned_place(group, lane));
+  }
+
  private:
+  ARK_DEVICE int turned_place(int group, int lane) const { return lane / 4 * (panel / 8) + group * 2; }
+  ARK_DEVICE static dev::f32x2 two_terms(const u8* terms, int place) {
+    if constexpr (has_halves(kTerms))
+      return dev::unpack<dev::f16>(*reinterpret_cast<const u32*>(terms + place * 2));
+    else
+      return *reinterpret_cast<const dev::f32x2*>(terms + place * 4);
+  }
   ARK_DEVICE void load_scales(int column, float (&to)[4]) const {  // from a multiple of four
     if constexpr (has_halves(kTerms)) {
       const dev::u32x2 pairs = *reinterpret_cast<const dev::u32x2*>(start + column * 2);

@@ -30,9 +30,19 @@ ARK_APART void look_up_places(const LoopParameters& p, i32 first, i32 rows) {
 struct FinishedTile {
   u32 instance;
   i32 number, rows;
+  // Of a wide tile: the half, and kRowBlock of its rows from `first_row` on, whose outputs lie `outputs` floats behind.
+  i32 half, first_row;
+  u32 outputs;
 };
+ARK_DEVICE u32 instance_offset(const Call& call) {
+  return static_cast<u32>(reinterpret_cast<const u8*>(&call.i) - dev::shared());
+}
+ARK_DEVICE FinishedTile finished_part(const Call& call, i32 number, i32 rows, i32 half, i32 first_row,
+                                      u32 outputs) {
+  return {instance_offset(call), number, rows, half, first_row, outputs};
+}
 ARK_DEVICE FinishedTile finished_tile(const Call& call, i32 number, i32 rows) {
-  return {static_cast<u32>(reinterpret_cast<const u8*>(&call.i) - dev::shared()), number, rows};
+  return finished_part(call, number, rows, 0, 0, 0);
 }
 // Of the kernel (engine/cuda/codegen.cc). All consumer threads; each has written its outputs.
 ARK_APART void use_tile(const LoopParameters& p, FinishedTile tile);

@@ -9,10 +9,10 @@
 // most kWarpRows), with the sums in its registers. x of a batch of pieces is fetched at once, where that can be while
 // the batch before is in use; behind a barrier all threads add up the pieces' sums.
 //
-// Paths. kFma: f32 products and sums, four rows of x at a time. kMma: tensor cores with the weight as A (16
-// columns of it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact
-// in f32: what is lost of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16, codes) of it. kParts: the
-// same, of x that memory holds in these parts (bodies/parts.h): it is copied. kMixed: kFma up to four rows.
+// Paths. kFma: f32 products and sums, four rows of x at a time. kMma: tensor cores with the weight as A (16 columns of
+// it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact in f32: what is lost
+// of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16, codes) of it. kParts: the same, of x that memory
+// holds in these parts (bodies/parts.h): it is copied, and steps of many rows may take wide tiles (wide_product.h).
 //
 // A gated product is two of the same rows (Stream::second): a tile takes its pieces of the first weight, keeps their
 // sum, then takes those of the second; who has the sums of both multiplies them. One body for both kinds: each more is
@@ -20,11 +20,11 @@
 #pragma once
 
 #include "engine/cuda/bodies/product_output.h"
-#include "engine/cuda/bodies/weights.h"
+#include "engine/cuda/bodies/wide_product.h"
 
 namespace ark::cuda {
 
-enum MatMulPath { kFma, kMma, kParts, kMixed };
+enum MatMulPath { kFma, kMma, kParts };
 
 // What tensor cores take of x; kFma takes floats.
 template <class W, int kPanel, MatMulPath kPath>
@@ -76,6 +76,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   using Own = Weights<W, kPanel>;
   static constexpr int kVector = Own::kVector, kLanes = Own::kLanes, kFmaRows = 4;
   static constexpr int kPitch = sum_pitch(kPanel);
+  static constexpr bool kTakesWideTiles = kHasWideTiles && kWideTilesFit && kPath == kParts && Own::kTurned;
   static constexpr int kColumnGroups = kPanel / 16;
 
   // Scratch: borders of pieces; sums of the tile [rows][kPanel], first of those that wait for their right neighbours
@@ -119,7 +120,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   ARK_DEVICE i32 most_rows() const { return dev::min(kRowBlock, tiles.rows); }
   // Sums of the first weight wait in scratch, or, where many rows leave no room there, where the output will be.
   ARK_DEVICE bool keeps_first() const { return kPath != kFma && is_gated(); }
-  ARK_DEVICE bool is_fma() const { return kPath == kFma || (kPath == kMixed && tiles.rows <= kFmaRows); }
+  ARK_DEVICE static constexpr bool is_fma() { return kPath == kFma; }
   ARK_DEVICE const i32* borders() const { return reinterpret_cast<const i32*>(call.b.scratch); }
 
   // x of the batch whose pieces begin at `border`; parts are on their way then.
@@ -134,36 +135,12 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
                        piece_floats()};
     if constexpr (kPath == kParts) {
       copy_parts<X>(batch, to);
-    } else if constexpr (kPath == kFma) {
-      load_x<float, kAtOnce>(batch, to);
-    } else if constexpr (kPath == kMma) {
-      load_x<X, kAtOnce>(batch, to);
     } else {
-      is_fma() ? load_x<float, kAtOnce>(batch, to) : load_x<X, kAtOnce>(batch, to);
+      load_x<X, kAtOnce>(batch, to);
     }
   }
 
   // ---- pieces: rows of the weight, whose x begins at column `at_x` of its rows in scratch
-
-  // All columns of a piece times kCount times eight rows of x.
-  template <int kCount>
-  ARK_DEVICE static void multiply(XLines<X> lines, XLines<X> others, typename Own::Lines weights,
-                                  i32 piece_rows, Sum (&sums)[Own::kOctets][kColumnGroups]) {
-    constexpr int kOther = kCount - 1;
-    ARK_ROLLED
-    for (i32 row = 0; row < piece_rows; row += 16) {
-      u32 high[kCount][2], low[kCount][2];
-      lines.load(high[0], low[0]);
-      if (kCount > 1) others.load(high[kOther], low[kOther]);
-      ARK_UNROLL
-      for (int g = 0; g < kColumnGroups; ++g) {
-        const typename Own::Part part = weights.load(g * 16);
-        Own::mma(part, high[0], low[0], sums[0][g]);
-        if (kCount > 1) Own::mma(part, high[kOther], low[kOther], sums[kOther][g]);
-      }
-      lines.advance(), others.advance(), weights.advance();
-    }
-  }
 
   // All columns times the warp's rows of x from `first` on, one or two times eight at once, whose sums registers hold,
   // into `to`: a row's sums may take the place of its x.
@@ -174,13 +151,12 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     ARK_ROLLED
     for (; first < end; first += 8 * kOctets) {
       const XLines<X> lines(call.b, own, first, at_x), others(call.b, own, first + 8 * kLast, at_x);
-      const typename Own::Lines weights{call.b, s, stage};
       const bool has_others = kOctets > 1 && dev::uniform(first + 8) < dev::uniform(rows);
       Sum sums[kOctets][kColumnGroups];
       if (has_others) {
-        multiply<kOctets>(lines, others, weights, piece_rows, sums);
+        Own::template multiply<kOctets>(call.b, s, stage, piece_rows, lines, others, sums);
       } else {
-        multiply<1>(lines, others, weights, piece_rows, sums);
+        Own::template multiply<1>(call.b, s, stage, piece_rows, lines, others, sums);
       }
       dev::sync_warp();
       const i32 pitch = sums_pitch();
@@ -241,11 +217,8 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
       const XRows here = x_behind(apart ? p * piece_floats() : 0);
       if constexpr (kPath == kFma) {
         fma_piece(here, stage, first, piece_rows, at_x, to);
-      } else if constexpr (kPath != kMixed) {
-        mma_piece(here, first_row, stage, piece_rows, at_x, to);
       } else {
-        is_fma() ? fma_piece(here, stage, first, piece_rows, at_x, to)
-                 : mma_piece(here, first_row, stage, piece_rows, at_x, to);
+        mma_piece(here, first_row, stage, piece_rows, at_x, to);
       }
       release_stage(call.b, cursor, sharing);
       cursor.advance(at_once, stages);
@@ -291,7 +264,9 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     rows = dev::min(kRowBlock, tiles.rows - row0);
     ARK_ROLLED
     for (int weight = 0; weight < weights(); ++weight) {
-      if (weight > 0) tiles.groups == 1 ? this->keep_first(tile.panel) : this->hand_in(tile, 0);
+      if (weight > 0)
+        tiles.groups == 1 ? this->keep_first(tile.panel)
+                          : this->hand_in(tile.group, tile.panel, 0, tile_sums);
       run_batches(tile, weight);
     }
   }
@@ -311,6 +286,14 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
       reinterpret_cast<i32*>(call.b.scratch)[p] = dev::ld_nc(at<const i32>(s.borders) + p);
   }
   ARK_DEVICE static void run(const Call& call, Tiles own) {
+    if constexpr (kTakesWideTiles) {
+      const i32 rows = call.size(call.i.stream.m);
+      if (is_wide(call.i.stream, rows)) {
+        call.b.cursor = run_wide<W>(call.b.p, turn_of(call.b), instance_offset(call), rows,
+                                    static_cast<i32>(own.first), static_cast<i32>(own.last), call.b.cursor);
+        return;
+      }
+    }
     MatMul body(call);
     i32 handed = 0;  // groups of an output
     const i32 end = static_cast<i32>(own.last);
@@ -318,7 +301,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
       const StreamTile tile(body.tiles, t);
       body.run_tile(tile);
       if (body.tiles.groups > 1) {
-        body.hand_in(tile, body.weights() - 1);
+        body.hand_in(tile.group, tile.panel, body.weights() - 1, body.tile_sums);
         if (body.s.arrivals == 0) continue;  // who reads the output adds them up
         ++handed;
         if (tile.group + 1 < body.tiles.groups && t + 1 < end) continue;  // the next is of the same output

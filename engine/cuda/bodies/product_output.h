@@ -152,15 +152,21 @@ struct ProductOutput : Quiet {
     return at<float>(s.partials) + place_of_partials(s, tiles.rows, group, panel, row0);
   }
 
-  ARK_DEVICE void hand_in(const StreamTile& tile, int weight) const {
-    float* to = partials(weight * tiles.groups + tile.group, tile.panel);
+  ARK_DEVICE void hand_in(i32 group, i32 panel, int weight, const float* sums) const {
+    float* to = partials(weight * tiles.groups + group, panel);
     ARK_ROLLED
-    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) dev::st_global(to + e, tile_sums[e]);
+    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) dev::st_global(to + e, sums[e]);
   }
 
   // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all.
   ARK_DEVICE bool join(const StreamTile& tile, i32 handed) {
     load_terms(tile.panel, 0);  // in case these are the last: they come while the others are counted
+    if (!count_in(tile, handed)) return false;
+    gather(tile.panel);
+    return true;
+  }
+  // True: those were the last.
+  ARK_DEVICE bool count_in(const StreamTile& tile, i32 handed) const {
     consumers_sync();
     if (call.b.thread == 0) {
       // Releases the block's partials, acquires the others'.
@@ -173,19 +179,16 @@ struct ProductOutput : Quiet {
       call.b.words->last_arrival = is_last;
     }
     consumers_sync();
-    if (call.b.words->last_arrival == 0) return false;
-    gather(tile);
-    return true;
+    return call.b.words->last_arrival != 0;
   }
 
   // The sum of all groups of each weight: nodes of kNode of them, then these; of both weights at once, if there is room
   // for their nodes. The first node's room is the first weight's sums' in the end.
-  ARK_DEVICE void gather(const StreamTile& tile) {
+  ARK_DEVICE void gather(i32 panel) {
     const i32 size = dev::min(tiles.groups, kNode), each = divide(tiles.groups, size).quotient;
     const int at_once = each * weights() <= kMaxGroups / kNode ? weights() : 1;
     ARK_ROLLED
-    for (int weight = 0; weight < weights(); weight += at_once)
-      gather(tile.panel, size, each, weight, at_once);
+    for (int weight = 0; weight < weights(); weight += at_once) gather(panel, size, each, weight, at_once);
   }
   ARK_DEVICE void gather(i32 panel, i32 size, i32 each, int first_weight, int at_once) {
     const i32 elements = rows * kPanel, quarters = elements / 4;

@@ -37,7 +37,9 @@ struct TableRow<Codes<kBits, kTerms>> {
     from = table + row / panel * ((width + block - 1) / block) * block_bytes;
   }
   ARK_DEVICE float at(i32 k) const {
-    return CodeBlock<Q>{from + static_cast<i64>(k / block) * block_bytes, panel}.number(k % block, column);
+    const bool is_turned = has_turned_codes(block);
+    return CodeBlock<Q>{from + static_cast<i64>(k / block) * block_bytes, panel, is_turned}.number(k % block,
+                                                                                                   column);
   }
 };
 

@@ -78,19 +78,43 @@ struct Weights {
    private:
     u32 at_;  // the lane's, of the first columns, in shared memory: a column's bits are not in it, if turned or not
   };
+  // A piece's rows on tensor cores, all columns times kCount times eight rows of x.
+  template <int kCount, int kGroups>
+  ARK_DEVICE static void multiply(const Block& b, const Stream& s, const u8* stage, i32 rows, XLines<X> lines,
+                                  XLines<X> others, Sum (&sums)[kOctets][kGroups]) {
+    constexpr int kOther = kCount - 1;
+    Lines weights{b, s, stage};
+    ARK_ROLLED
+    for (i32 row = 0; row < rows; row += 16) {
+      u32 high[kCount][2], low[kCount][2];
+      lines.load(high[0], low[0]);
+      if (kCount > 1) others.load(high[kOther], low[kOther]);
+      ARK_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        const Part part = weights.load(g * 16);
+        mma(part, high[0], low[0], sums[0][g]);
+        if (kCount > 1) mma(part, high[kOther], low[kOther], sums[kOther][g]);
+      }
+      lines.advance(), others.advance(), weights.advance();
+    }
+  }
+
+ private:
   ARK_DEVICE static void mma(const Part& part, const u32 (&high)[2], const u32 (&low)[2], Sum& sum) {
     dev::mma_m16n8k16<W>(sum.of, part.a, high);
     dev::mma_m16n8k16<W>(sum.of, part.a, low);
   }
 };
 
-// Codes: a stage is whole blocks. On tensor cores the products are of codes minus zeros, exact in bf16; a
-// block's scale multiplies their sum. With offsets only fma() is used.
-template <int kBits, BlockTerms kTerms, int kPanel>
-struct Weights<Codes<kBits, kTerms>, kPanel> {
-  using Q = Codes<kBits, kTerms>;
+// Codes: a stage is whole blocks, turned where tensor cores take them (image.h). Their products are of codes minus
+// zeros, or of codes, exact in bf16. fma() takes blocks of no sixteen rows.
+template <int kBits, BlockTerms kBlockTerms, int kPanel>
+struct Weights<Codes<kBits, kBlockTerms>, kPanel> {
+  using Q = Codes<kBits, kBlockTerms>;
   using X = dev::bf16;
+  static constexpr BlockTerms kTerms = Q::kTerms;
   static constexpr int kVector = 8, kLanes = kPanel / kVector, kWarpPairs = 32 / kLanes;
+  static constexpr bool kTurned = false;
 
   struct Place {
     CodeBlock<Q> block;
@@ -98,7 +122,7 @@ struct Weights<Codes<kBits, kTerms>, kPanel> {
   };
   ARK_DEVICE static Place place_of(const Stream& s, const u8* stage, i32 row) {
     const i32 unit = static_cast<i32>(dev::multiply_high(static_cast<u32>(row), s.unit_reciprocal));
-    return {{stage + unit * s.unit_bytes, kPanel}, row - unit * s.unit_rows};
+    return {{stage + unit * s.unit_bytes, kPanel, has_turned_codes(s.unit_rows)}, row - unit * s.unit_rows};
   }
 
   ARK_DEVICE static void fma(const Block& b, const Stream& s, const u8* stage, i32, i32 rows,
@@ -118,42 +142,54 @@ struct Weights<Codes<kBits, kTerms>, kPanel> {
     }
   }
 
-  static constexpr int kOctets = 1;  // parts take the registers of a second one's sums
+  static constexpr int kOctets = 2;
 
-  struct Part {
-    u32 a[4];
-    float scales[2];
-  };
-  struct Lines {
-    const Block& b;
-    const Stream& s;
-    const u8* stage;
-    i32 row = 0;
-    ARK_DEVICE void advance() { row += 16; }
-    ARK_DEVICE Part load(int column) const {
+  // A piece's rows on tensor cores, all columns times kCount times eight rows of x. Of sixteen rows: a block's scale
+  // multiplies the sums of codes times x, its offset those of x.
+  template <int kCount, int kGroups>
+  ARK_DEVICE static void multiply(const Block& b, const Stream& s, const u8* stage, i32 rows, XLines<X> lines,
+                                  XLines<X> others, Sum (&sums)[kOctets][kGroups]) {
+    constexpr int kOther = kCount - 1;
+    ARK_ROLLED
+    for (i32 row = 0; row < rows; row += 16) {
       const Place place = place_of(s, stage, row);
-      const CodeBlock<Q>& block = place.block;
-      const int first = column + b.lane / 4, pair = place.row / 2 + b.lane % 4;
-      Part part;
-      ARK_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const float zero = block.zero(first + i * 8);
+      u32 high[kCount][2], low[kCount][2];
+      lines.load(high[0], low[0]);
+      if (kCount > 1) others.load(high[kOther], low[kOther]);
+      lines.advance(), others.advance();
+      float sums_of_x[kCount][4] = {};
+      if constexpr (!has_zeros(kTerms)) {
+        const u32 ones[4] = {kOnes, kOnes, kOnes, kOnes};
         ARK_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          const dev::f32x2 two = block.differences(pair + half * 4, first + i * 8, zero);
-          part.a[half * 2 + i] = dev::pack<X>(two.x, two.y);
-        }
-        part.scales[i] = block.scale(first + i * 8);
+        for (int o = 0; o < kCount; ++o) mma(ones, high[o], low[o], sums_of_x[o]);
       }
-      return part;
+      ARK_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        u32 a[4];
+        place.block.load_registers(place.row / 16, g, b.lane, a);
+        float products[kCount][4] = {};
+        ARK_UNROLL
+        for (int o = 0; o < kCount; ++o) mma(a, high[o], low[o], products[o]);
+        const dev::f32x2 scales = place.block.load_scales(g, b.lane);
+        const dev::f32x2 offsets = place.block.load_offsets(g, b.lane);
+        ARK_UNROLL
+        for (int o = 0; o < kCount; ++o) {
+          ARK_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            float& sum = sums[o][g].of[i];
+            sum = dev::fma(i < 2 ? scales.x : scales.y, products[o][i], sum);
+            if (!has_zeros(kTerms)) sum = dev::fma(i < 2 ? offsets.x : offsets.y, sums_of_x[o][i % 2], sum);
+          }
+        }
+      }
     }
-  };
-  ARK_DEVICE static void mma(const Part& part, const u32 (&high)[2], const u32 (&low)[2], Sum& sum) {
-    float products[4] = {}, rests[4] = {};
-    dev::mma_m16n8k16<X>(products, part.a, high);
-    dev::mma_m16n8k16<X>(rests, part.a, low);
-    ARK_UNROLL
-    for (int i = 0; i < 4; ++i) sum.of[i] = dev::fma(part.scales[i / 2], products[i] + rests[i], sum.of[i]);
+  }
+
+ private:
+  static constexpr u32 kOnes = 0x3f803f80;  // twice 1 in bf16
+  ARK_DEVICE static void mma(const u32 (&a)[4], const u32 (&high)[2], const u32 (&low)[2], float (&sum)[4]) {
+    dev::mma_m16n8k16<X>(sum, a, high);
+    dev::mma_m16n8k16<X>(sum, a, low);
   }
 };
 

@@ -140,15 +140,16 @@ ARK_DEVICE void wait_for_parts() {
 // one's, whose products nobody reads.
 template <class X>
 struct XLines {
-  const X* of;
+  u32 at;  // behind dev::shared()
   ARK_DEVICE XLines(const Block& b, const XRows& x, i32 first, i32 k) {
     const int matrix = b.lane / 8, row = dev::min(first + b.lane % 8, x.rows - 1);
-    of = row_of<X>(x, row) + matrix / 2 * x.rests + matrix % 2 * 8 + k;
+    const X* of = row_of<X>(x, row) + matrix / 2 * x.rests + matrix % 2 * 8 + k;
+    at = static_cast<u32>(reinterpret_cast<const u8*>(of) - dev::shared());
   }
-  ARK_DEVICE void advance() { of += 16; }
+  ARK_DEVICE void advance() { at += 16 * sizeof(X); }
   ARK_DEVICE void load(u32 (&high)[2], u32 (&low)[2]) const {
     u32 all[4];
-    dev::ldmatrix_x4(all, of);
+    dev::ldmatrix_x4(all, dev::shared() + at);
     high[0] = all[0], high[1] = all[1], low[0] = all[2], low[1] = all[3];
   }
 };

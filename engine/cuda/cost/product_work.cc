@@ -9,6 +9,12 @@ namespace {
 
 constexpr u32 kTerms = kEpilogueBias | kEpilogueResidual;  // of an epilogue, that are loaded
 
+// mma.m16n8k16 of f16 or bf16 with sums in f32, one after the other in a quarter of a processor, in cycles: 489 TFLOP/s
+// of an H100 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024). Until a wide piece's
+// first operands are there; its copies of x; until those of a tile's first piece are there, which no count knows, since
+// later ones are on their way.
+constexpr double kMmaIssue = 8, kFirstOperands = 100, kWideCopies = 150, kFirstX = 400;
+
 }  // namespace
 
 ProductWork::ProductWork(const StepTables& t, const Instance& i)
@@ -18,8 +24,8 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
       tiles_(s_, t.size(s_.m), t.machine().tiles.row_block),
       bits_(static_cast<u32>(i.sizes[0])) {
   const std::string& type = t.variant(i).type;
-  const bool is_mixed = type.ends_with("kMixed>");
-  is_fma_ = type.ends_with("kFma>") || (is_mixed && tiles_.rows <= 4);
+  is_fma_ = type.ends_with("kFma>");
+  has_four_bits_ = type.starts_with("MatMul<U4,") || type.starts_with("MatMul<Codes<4,");
   keeps_in_output_ = s_.second != 0 && type.ends_with("kFma>");
   is_apart_ = is_apart(tiles_.rows);
   takes_codes_ = s_.unit_rows > 1;
@@ -28,21 +34,24 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
                         {std::min(t.machine().tiles.row_block, tiles_.rows), s_.panel, !is_fma_, copies_x_,
                          s_.second != 0 && !keeps_in_output_},
                         t.machine().tiles.scratch);
-  count_ = batches.count, copies_ahead_ = batches.ahead;
+  count_ = batches.count, copies_ahead_ = batches.ahead || tiles_.wide;
   for (i32 piece = 0; piece <= s_.pieces; ++piece) borders_.push_back(t.word(s_.borders + at(piece) * 4));
 }
 
 i32 ProductWork::rows_of(const StreamTile& tile) const {
-  const i32 block = tables_.machine().tiles.row_block;
-  return std::min(block, tiles_.rows - tile.block * block);
+  return std::min(tiles_.row_block, tiles_.rows - tile.block * tiles_.row_block);
 }
 
-i32 ProductWork::tile_pieces() const { return tiles_.pieces * weights(); }
+int32_t ProductWork::halves_of(const StreamTile& tile) const { return WideHalves(s_, tile).count; }
+i32 ProductWork::tile_pieces(const StreamTile& tile) const {
+  return tiles_.pieces * (tiles_.wide ? halves_of(tile) : weights());
+}
 int32_t ProductWork::weights() const { return s_.second != 0 ? 2 : 1; }
 i32 ProductWork::piece_of(const StreamTile& tile, i32 number) const {
-  return tile.group * tiles_.pieces + number % tiles_.pieces;
+  return tile.group * tiles_.pieces + (tiles_.wide ? number / halves_of(tile) : number % tiles_.pieces);
 }
-int32_t ProductWork::pieces_at_once(i32 first) const {
+int32_t ProductWork::pieces_at_once(const StreamTile& tile, i32 first) const {
+  if (tiles_.wide) return halves_of(tile);
   return std::min(count_, tiles_.pieces - first % tiles_.pieces);
 }
 
@@ -58,14 +67,19 @@ Work ProductWork::prepare_work() const {
 }
 
 Work ProductWork::before_pieces(const StreamTile& tile, i32 first, bool is_first_tile) const {
+  if (tiles_.wide) {
+    Work w = barriers(1);
+    w.cycles = kWideCopies + (first == 0 ? kFirstX : 0);
+    return w;
+  }
   const i32 piece = piece_of(tile, first), rows = rows_of(tile);
   // A tile of one batch has x from its first weight on, unless sums took its place.
   const bool is_there = first > 0 && (copies_ahead_ || (!is_apart_ && count_ == tiles_.pieces));
-  const i32 columns = border(piece + pieces_at_once(first)) - border(piece);
+  const i32 columns = border(piece + pieces_at_once(tile, first)) - border(piece);
   // Items of a thread: quarters, or eights of parts, of which a piece apart has as many as the longest one.
   const i32 of_item = copies_x_ ? 8 : 4,
             items = columns == 0 ? 0
-                    : is_apart_  ? rows * pieces_at_once(first) * up(s_.longest_piece, of_item)
+                    : is_apart_  ? rows * pieces_at_once(tile, first) * up(s_.longest_piece, of_item)
                                  : rows * up(columns, of_item);
   Work w = is_there ? Work{} : loads(copies_x_ ? 1 : up(items, 4 * kConsumers));
   w += barriers(1 + (is_apart_ && !copies_ahead_ && !(is_first_tile && first == 0)));
@@ -80,6 +94,10 @@ Work ProductWork::before_pieces(const StreamTile& tile, i32 first, bool is_first
 double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
   const i32 rows = rows_of(tile), k = border(piece + 1) - border(piece);
   const i32 column_groups = s_.panel / 16;
+  if (tiles_.wide) {  // a warp of each half in each quarter of the processor
+    const i32 octets = up(std::min(rows, kWideRows / kWideReaders), 8);
+    return kFirstOperands + up(k, 16) * octets * column_groups * 2 * kMmaIssue * halves_of(tile);
+  }
   if (is_fma_) {
     const i32 vector = takes_codes_ ? 8 : 16 / (s_.unit_bytes / s_.panel), lanes = s_.panel / vector;
     const double turn = takes_codes_ ? 220 : 60;  // of a lane's rows: codes take two at a time
@@ -87,22 +105,29 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
     return 300 + up(rows, 4) * (turns_of * turn + vector * 4 * 12);
   }
   const i32 steps = up(k, 16), octets = up(std::min(rows, kWarpRows), 8);
-  // Of sixteen columns: their fetch, and what tensor cores do. Codes are fetched again for each eight rows of x.
-  const double each = takes_codes_ ? column_groups * 240.0 : column_groups * 30.0,
-               once = takes_codes_ ? 0 : column_groups * 60.0;
+  // Of sixteen columns: their fetch, of codes with what makes numbers of them and, for 32 rows, their terms; what
+  // tensor cores do, of codes with the products of scales.
+  const double scales = takes_codes_ ? 1.0 / (s_.unit_rows % 32 == 0 ? 2 : 1) : 0;
+  const double once = column_groups * (takes_codes_ ? (has_four_bits_ ? 70.0 : 100.0) + 30 * scales : 60.0),
+               each = column_groups * (30.0 + 10 * scales);
   return 600 + (octets - 1) * 100 + steps * (once + octets * (60 + each));
 }
 
 int64_t ProductWork::x_bytes(const StreamTile& tile, i32 first) const {
   const i32 piece = piece_of(tile, first);
-  return int64_t{rows_of(tile)} * (border(piece + pieces_at_once(first)) - border(piece)) * 4;
+  if (tiles_.wide) {
+    const int64_t x = int64_t{rows_of(tile)} * (border(piece + 1) - border(piece)) * 4;
+    return x + (tile.block > 0 ? halves_of(tile) * piece_bytes(piece) : 0);
+  }
+  return int64_t{rows_of(tile)} * (border(piece + pieces_at_once(tile, first)) - border(piece)) * 4;
 }
 
 int32_t ProductWork::pieces_in_hand(const StreamTile& tile) const {
-  return kConsumerWarps / warps_of_piece(rows_of(tile), !is_fma_);
+  return tiles_.wide ? halves_of(tile) : kConsumerWarps / warps_of_piece(rows_of(tile), !is_fma_);
 }
 
 Work ProductWork::after_pieces(const StreamTile& tile) const {
+  if (tiles_.wide) return {};
   Work w = barriers(1);
   w.cycles = turns(i64{rows_of(tile)} * s_.panel) * up(count_, kNode) *
              (60 + std::min(count_, kNode) * 70.0 / kNode);
@@ -110,19 +135,33 @@ Work ProductWork::after_pieces(const StreamTile& tile) const {
 }
 
 Work ProductWork::write_work(const StreamTile& tile) const {
+  if (!tiles_.wide) return panel_work(tile, tile.panel);
+  const WideHalves halves(s_, tile);
+  Work w = barriers(3);  // until all are through with x, until sums are there, until these are used
+  w.cycles = 2 * kLoopTurn;
+  for (int h = halves.is_gated ? 1 : 0; h < halves.count; ++h) w += panel_work(tile, halves.panel_of(h));
+  return w;
+}
+
+Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
   const i32 each = turns(i64{rows_of(tile)} * s_.panel), rounds = up(each, 4);
   const bool has_bias = (bits_ & (weights() > 1 ? kTerms : u32{kEpilogueBias})) != 0;
   Work w = (bits_ & kTerms) != 0 ? loads(has_bias ? 0 : rounds, has_bias ? rounds : 0) : Work{};
   if (keeps_in_output_) w += loads(rounds);
   w.cycles = each * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
-  return uses_tiles() ? w += use_work(tile) : w;
+  if (!uses_tiles()) return w;
+  const i32 rows = rows_of(tile), at_once = tables_.machine().tiles.row_block;
+  for (i32 first = 0; first < rows; first += at_once) {
+    w += use_work(tile, std::min(at_once, rows - first), panel, tiles_.blocks > 1 || tiles_.wide);
+    if (tiles_.wide) w += barriers(1);
+  }
+  return w;
 }
 
 // bodies/append.h's AppendedTile: what comes from memory are angles, and places of rows that are not the first ones.
-Work ProductWork::use_work(const StreamTile& tile) const {
+Work ProductWork::use_work(const StreamTile& tile, i32 rows, i32 panel, bool looks_up) const {
   const bool rotates = (i_.sizes[2] & kTileRotated) != 0, appends = (i_.sizes[2] & kTileAppended) != 0;
-  const i32 rows = rows_of(tile), dim = i_.sizes[4],
-            columns = std::min(s_.panel, s_.n - tile.panel * s_.panel);
+  const i32 dim = i_.sizes[4], columns = std::min(s_.panel, s_.n - panel * s_.panel);
   const KvFormat format = tables_.appended_format(i_);
   const int32_t pack = 32 / format.bits;
   Work w;
@@ -137,11 +176,16 @@ Work ProductWork::use_work(const StreamTile& tile) const {
     w.cycles += turns(packs) * 4 * kCall;
   }
   w.cold = tile.block == 0;  // a processor's next tiles find the code
-  w += loads(tiles_.blocks > 1);
+  w += loads(looks_up);
   return w += barriers(1);
 }
 
 Work ProductWork::hand_in_work(const StreamTile& tile) const {
+  if (tiles_.wide) {
+    Work w = barriers(3);
+    w.cycles = halves_of(tile) * turns(i64{rows_of(tile)} * s_.panel) * 20.0;
+    return w;
+  }
   return cycles(turns(i64{rows_of(tile)} * s_.panel) * 20.0);
 }
 
@@ -161,6 +205,13 @@ Work ProductWork::gather_work(const StreamTile& tile) const {
   w += barriers(2 * passes);
   w.cold = 1;
   w.cycles = rounds * (kCall + 100) + turns(elements) * 60.0;
+  if (tiles_.wide) {  // a panel after the other
+    const WideHalves halves(s_, tile);
+    Work all;
+    for (int h = halves.is_gated ? 1 : 0; h < halves.count; ++h)
+      (all += w) += panel_work(tile, halves.panel_of(h)) += barriers(1);
+    return all;
+  }
   Work terms = write_work(tile);  // whose first terms came while the others were counted
   terms.loads -= (bits_ & kTerms) != 0, terms.far -= terms.far > 0;
   return w += terms;
@@ -170,7 +221,7 @@ Work ProductWork::total(Tiles own, int32_t gathered) const {
   Work all;
   for (i64 t = own.first; t < own.last; ++t) {
     const StreamTile tile(tiles_, static_cast<i32>(t));
-    for (i32 first = 0; first < tile_pieces(); first += pieces_at_once(first)) {
+    for (i32 first = 0; first < tile_pieces(tile); first += pieces_at_once(tile, first)) {
       all += before_pieces(tile, first, t == own.first);
       all += after_pieces(tile);
     }

@@ -223,7 +223,7 @@ class Replay {
     if (product(p).copies_ahead() && b.first > 0) now = std::max(now, b.x_there);
     now += time_of(product(p).before_pieces(tile(p), b.first, b.tile == b.own.first));
     b.x_there = now + static_cast<double>(product(p).x_bytes(tile(p), b.first)) / rates_.share.value;
-    b.batch = product(p).pieces_at_once(b.first);
+    b.batch = product(p).pieces_at_once(tile(p), b.first);
     b.taken = b.through = 0;
     b.free.fill(now);
     take(p);
@@ -250,7 +250,7 @@ class Replay {
     now += time_of(product(p).after_pieces(tile(p)));
     b.first += b.batch;
     b.batch = b.taken = 0;
-    if (b.first < product(p).tile_pieces()) return begin_batch(p, now);
+    if (b.first < product(p).tile_pieces(tile(p))) return begin_batch(p, now);
     end_tile(p, now);
   }
 
@@ -316,7 +316,7 @@ class Replay {
     }
     r.landed[stage] = landed, r.busy[stage] = true;
     ++r.issued;
-    if (++r.piece == work.tile_pieces()) next_tile(p);
+    if (++r.piece == work.tile_pieces(own)) next_tile(p);
     push(now + bytes / rates_.link.value, What::kIssue, p);
     take(p);
   }

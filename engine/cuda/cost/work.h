@@ -63,9 +63,10 @@ class ProductWork {
   bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
   const StreamTiles& tiles() const { return tiles_; }
   // Pieces that a tile takes, numbered from 0: of a gated product those of the first weight, then those of the second.
-  i32 tile_pieces() const;
-  i32 piece_of(const StreamTile& tile, i32 number) const;  // of the weight
-  int32_t pieces_at_once(i32 first) const;                 // whose x is there: a batch, or a turn
+  // Wide: two to a piece of the weights, one of each half.
+  i32 tile_pieces(const StreamTile& tile) const;
+  i32 piece_of(const StreamTile& tile, i32 number) const;           // of the weight
+  int32_t pieces_at_once(const StreamTile& tile, i32 first) const;  // whose x is there: a batch, or a turn
   i32 border(i32 piece) const { return borders_[static_cast<std::size_t>(piece)]; }
   i32 rows_of(const StreamTile& tile) const;  // of x
   int64_t piece_bytes(i32 piece) const;       // piece number `piece` of the weight
@@ -75,6 +76,7 @@ class ProductWork {
   double piece_cycles(const StreamTile& tile, i32 piece) const;  // of a warp that takes it
   int32_t pieces_in_hand(const StreamTile& tile) const;          // of all warps
   // Whether x of a tile's next batch is copied while one is in use; of the batch at piece number `first`, in bytes.
+  // Wide: with the weights that further blocks of rows find in L2.
   bool copies_ahead() const { return copies_ahead_; }
   int64_t x_bytes(const StreamTile& tile, i32 first) const;
   Work after_pieces(const StreamTile& tile) const;  // behind those of a batch
@@ -90,14 +92,16 @@ class ProductWork {
  private:
   int32_t weights() const;
   bool uses_tiles() const { return i_.sizes[2] != 0; }
-  Work use_work(const StreamTile& tile) const;  // rotates or appends it
+  Work use_work(const StreamTile& tile, i32 rows, i32 panel, bool looks_up) const;  // rotates or appends them
+  Work panel_work(const StreamTile& tile, i32 panel) const;  // what a panel's sums come to
+  int32_t halves_of(const StreamTile& tile) const;           // of a wide tile
 
   const StepTables& tables_;
   const Instance& i_;
   const Stream& s_;
   StreamTiles tiles_;
   u32 bits_;  // of the epilogue
-  bool is_fma_, is_apart_, takes_codes_, copies_x_, copies_ahead_;
+  bool is_fma_, is_apart_, takes_codes_, has_four_bits_, copies_x_, copies_ahead_;
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   std::vector<i32> borders_;

@@ -101,6 +101,7 @@ ARK_DEVICE void use_halves(Results& to, float v) {
   ARK_KEEP(pair);
   ARK_KEEP(unpack<T>(pair).x);
   ARK_KEEP(unpack<T>(pair).y);
+  ARK_KEEP(add_bf16x2(pack<bf16>(v, 128.0f), pack<bf16>(0.7f * v, -131.0f)));
 }
 
 ARK_DEVICE void use_lanes(Results& to, float v) {

@@ -210,6 +210,14 @@ uint64_t funnel(const uint64_t* v, bool left) {
   const uint64_t both = (v[1] << 32) | static_cast<uint32_t>(v[0]), by = v[2] & 31;
   return left ? static_cast<uint32_t>(both << by >> 32) : static_cast<uint32_t>(both >> by);
 }
+// Rounded once, where the products are exact, as those with 1 are.
+uint64_t fma_bf16x2(const uint64_t* v) {
+  const auto half = [&](int operand, int shift) {
+    return dev::to_f32(dev::bf16{static_cast<uint16_t>(v[operand] >> shift)});
+  };
+  const auto sum = [&](int shift) { return std::fma(half(0, shift), half(1, shift), half(2, shift)); };
+  return dev::pack_bf16(sum(0), sum(16));
+}
 uint64_t permuted(const uint64_t* v) {
   const uint64_t both = (v[1] << 32) | static_cast<uint32_t>(v[0]);
   uint64_t d = 0;
@@ -254,6 +262,7 @@ Table make_table() {
   ARK_PTX_RAW("cvt.rn.bf16.f32", dev::to_bf16(get<float>(v[0])).bits);
   ARK_PTX_RAW("cvt.rn.f16x2.f32", dev::pack_f16(get<float>(v[1]), get<float>(v[0])));
   ARK_PTX_RAW("cvt.rn.bf16x2.f32", dev::pack_bf16(get<float>(v[1]), get<float>(v[0])));
+  ARK_PTX_RAW("fma.rn.bf16x2", fma_bf16x2(v));
   return table;
 }
 

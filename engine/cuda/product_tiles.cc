@@ -1,0 +1,106 @@
+#include "engine/cuda/product_tiles.h"
+
+#include <algorithm>
+
+#include "engine/cuda/dealing.h"
+
+namespace ark::cuda {
+namespace {
+
+// What tiles that share outputs hand in, of the largest product, takes at most this.
+constexpr uint64_t kPartialLimit = 32 << 20;
+// Costs in nanoseconds, as traces of an H100 show them: a tile; a stage of weights in the ring, and in it a row of x;
+// handing in and taking up what tiles that share an output have, and in it a row of a tile.
+constexpr double kTileCost = 1700, kStageCost = 120, kStageRowCost = 25, kJoinCost = 2800, kJoinRowCost = 3;
+constexpr double kTakenUpCost = 500;  // instead of a join's, where the norm behind adds the sums up
+// Of wide tiles, derived from what L2 brings each processor while all read, 42 bytes a nanosecond (cost/rates.cc),
+// which takes longer than tensor cores do: a tile, with its outputs; a piece of two panels with its x; a join, and in
+// it a group's sums.
+constexpr double kWideTileCost = 4000, kWidePieceCost = 1170, kWideJoinCost = 3000, kWideGroupCost = 1600;
+
+int64_t up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+u8 bits_of(int32_t groups) { return static_cast<u8>(log2_of(static_cast<u32>(groups))); }
+
+// Into how many tiles the rows of one panel are split, so that all processors have work: a power of two from
+// `least` to `most`, for up to `rows` rows of x in one block.
+int32_t choose_groups(const Stream& s, const Cutting& how, int64_t rows, int32_t least, int32_t most) {
+  const double row_count = static_cast<double>(rows), join = how.is_taken_up ? kTakenUpCost : kJoinCost;
+  int32_t best = least;
+  double cheapest = 0;
+  for (int32_t groups = least; groups <= most; groups *= 2) {
+    if (groups > least && static_cast<uint64_t>(how.weights * groups * rows) * s.n * 4 > kPartialLimit) break;
+    const auto turns = static_cast<double>(up(how.panels * groups, how.processors));
+    const double tile =
+        kTileCost + how.weights * s.pieces / groups * (kStageCost + kStageRowCost * row_count);
+    const double shared = groups > 1 ? join + kJoinRowCost * how.weights * groups * row_count : 0;
+    if (const double cost = turns * tile + shared; groups == least || cost < cheapest)
+      best = groups, cheapest = cost;
+  }
+  return best;
+}
+
+// Of `rows` rows, more than a block.
+double narrow_cost(const Stream& s, const Cutting& how, int64_t rows) {
+  const int64_t turns = up(how.panels * up(rows, how.tiles.row_block) << s.most_bits, how.processors);
+  const double stage = kStageCost + kStageRowCost * how.tiles.row_block;
+  return static_cast<double>(turns) * (kTileCost + (how.weights * s.pieces >> s.most_bits) * stage);
+}
+
+int64_t pairs(int64_t panels, const Cutting& how) { return how.weights > 1 ? panels : up(panels, 2); }
+int32_t groups_of_wide(const Stream& s, const Cutting& how, int64_t rows) {
+  return 1 << wide_group_bits(s, static_cast<i32>(pairs(s.panels, how) * up(rows, kWideRows)));
+}
+double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
+  const int32_t groups = groups_of_wide(s, how, rows);
+  const int64_t turns = up(pairs(how.panels, how) * up(rows, kWideRows) * groups, how.processors);
+  const double shared = groups > 1 ? kWideJoinCost + kWideGroupCost * groups : 0;
+  return static_cast<double>(turns) * (kWideTileCost + s.pieces / groups * kWidePieceCost) + shared;
+}
+
+// Wide from the least rows on from which it takes less time, whatever more there are.
+void choose_wide(Stream& s, const Cutting& how) {
+  s.wide_bits = bits_of(std::min({how.groups > 0 ? how.groups : kNode, s.pieces, kNode}));
+  s.wide_tiles = how.groups > 0 ? INT32_MAX : static_cast<i32>(how.processors * s.panels / how.panels);
+  constexpr int64_t kStep = kWideRows / 2;
+  for (int64_t rows = up(how.rows, kStep) * kStep; rows >= kStep; rows -= kStep) {
+    if (wide_cost(s, how, rows) >= narrow_cost(s, how, rows)) break;
+    s.wide_rows = static_cast<i32>(std::max<int64_t>(rows - kStep, how.tiles.row_block)) + 1;
+  }
+}
+
+}  // namespace
+
+bool cut(Stream& s, Cutting how) {
+  const int32_t least = std::max(1, s.pieces >> (how.tiles.levels - 1));
+  how.is_taken_up = how.is_taken_up && least <= kNode;
+  const int32_t most =
+      std::max(least, std::min(s.pieces, how.is_taken_up ? kNode : kMaxGroups / how.weights));
+  const auto bits_for = [&](int64_t block) {
+    const int64_t rows = std::min(how.rows, block);
+    return bits_of(how.groups > 0 ? std::clamp(how.groups, least, most)
+                                  : choose_groups(s, how, rows, least, most));
+  };
+  s.few_bits = bits_for(kFewRows);
+  s.some_bits = bits_for(how.tiles.row_block);
+  s.most_bits = how.groups > 0 ? s.some_bits : bits_of(least);
+  const bool has_numbers = s.unit_rows == 1 && has_turned_rows(s.panel, s.unit_bytes / s.panel);
+  if (how.takes_wide_tiles && has_numbers) choose_wide(s, how);
+  return how.is_taken_up;
+}
+
+int64_t shared_rows(const Stream& s, const Cutting& how) {
+  int64_t most = 0;
+  const auto count = [&](int64_t rows, int32_t groups) {
+    if (groups > 1) most = std::max(most, rows * groups);
+  };
+  count(std::min<int64_t>(how.rows, kFewRows), 1 << s.few_bits);
+  count(std::min<int64_t>(how.rows, how.tiles.row_block), 1 << s.some_bits);
+  count(how.rows, 1 << s.most_bits);
+  for (int64_t block = 1; s.wide_rows != 0 && block <= up(how.rows, kWideRows); ++block) {
+    const int64_t rows = std::min(how.rows, block * kWideRows);
+    count(rows, groups_of_wide(s, how, rows));
+  }
+  return most;
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,151 @@
+// Wide tiles of matrix products (Numerics::kFast): against the CPU's lockstep executor, and what they must not change.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/cuda/cost/step_tables.h"
+#include "engine/cuda/dealing.h"
+#include "engine/program/opcodes.h"
+#include "tests/conformance/cuda/test_gpu.h"
+#include "tests/emulator/emulated_gpu.h"
+#include "tests/engine/driving.h"
+#include "tests/engine/models.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+// As tests/emulator/decoders_test.cc derives it, of sums that are added up one after the other: n terms in place of the
+// tree's, n <= 512: 20 sums in a row * (2 * 512^0.5 effective terms * 2^-24 + 2^-16 of x in bf16), rounded up.
+constexpr float kBound = 4e-4f;
+
+RunnerSetup setup_for(int32_t tokens, int ranks = 1) {
+  RunnerSetup setup;
+  setup.ranks = ranks;
+  setup.max_tokens = tokens, setup.max_length = tokens + 8, setup.page_size = 16;
+  setup.options.step_deadline = std::chrono::seconds(120);
+  return setup;
+}
+RunnerSetup oracle_for(int32_t tokens) {
+  RunnerSetup setup = setup_for(tokens);
+  setup.options.lockstep = true, setup.options.threads = 1;
+  return setup;
+}
+RunnerSetup device_for(int32_t tokens, int ranks, int processors, int groups,
+                       cuda::Numerics numerics = cuda::Numerics::kFast) {
+  RunnerSetup setup = setup_for(tokens, ranks);
+  setup.options.gpu = test_gpu({});
+  setup.options.device.processors = processors;
+  setup.options.device.groups = groups;
+  setup.options.device.numerics = numerics;
+  return setup;
+}
+
+struct Wide {
+  int tiles = 0, shared = 0;  // products of a step that have wide tiles; of which some share outputs
+};
+Wide wide_products(const DecoderModel& model, const RunnerSetup& setup, int32_t rows) {
+  const Compiled compiled = compile(model, setup);
+  std::vector<RankSetup> ranks;
+  for (std::size_t r = 0; r < compiled.programs.size(); ++r)
+    ranks.push_back({&compiled.programs[r], &compiled.bindings[r], nullptr, nullptr});
+  const cuda::DeviceOptions& device = setup.options.device;
+  const auto machine = cuda::cost::machine_of(device.processors * setup.ranks, 227 << 10, setup.ranks);
+  const cuda::cost::StepTables tables(ranks, ragged_options(model, setup), machine, device.numerics,
+                                      device.groups, {{{rows, 0}}});
+  Wide all;
+  for (const cuda::Instance& i : tables.instances()) {
+    const Program& p = tables.program();
+    if (!is_product(p.variants[p.phases[i.phase].variant].code)) continue;
+    const cuda::StreamTiles tiles(i.stream, tables.size(i.stream.m));
+    all.tiles += tiles.wide;
+    all.shared += tiles.wide && tiles.groups > 1;
+  }
+  return all;
+}
+
+TokenGraphOptions shape_of(DType weight) {
+  TokenGraphOptions o{
+      .layers = 2, .hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .intermediate = 448};
+  o.max_positions = 512, o.vocabulary = 300, o.weight = weight;
+  return o;
+}
+
+void expect_near(const Rows& expected, const Rows& got) {
+  ASSERT_EQ(expected.size(), got.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    float scale = 1;
+    for (const float v : expected[i]) scale = std::max(scale, std::fabs(v));
+    for (std::size_t j = 0; j < expected[i].size(); ++j)
+      ASSERT_TRUE(std::fabs(expected[i][j] - got[i][j]) <= kBound * scale)
+          << "row " << i << " logit " << j << ": " << expected[i][j] << " and " << got[i][j];
+    if (best(expected[i]) != best(got[i]))
+      return;  // a near tie: from here on they have read different tokens
+  }
+}
+
+struct Case {
+  const char* name;
+  bool is_gpt2;
+  DType weight;
+  int32_t tokens;  // of the prompt
+  int ranks, processors, groups;
+  int64_t head_dim = 32;
+  DType kv = DType::kF32;
+};
+
+class WideProducts : public ::testing::TestWithParam<Case> {};
+
+TEST_P(WideProducts, AreNearTheCpu) {
+  const Case& c = GetParam();
+  TokenGraphOptions o = shape_of(c.weight);
+  o.head_dim = c.head_dim;
+  if (c.is_gpt2) o.head_dim = 32, o.kv_heads = o.heads;
+  const DecoderModel model = c.is_gpt2 ? gpt2_tokens(o) : llama_tokens(o);
+  RunnerSetup cpu = oracle_for(c.tokens + 8), gpu = device_for(c.tokens + 8, c.ranks, c.processors, c.groups);
+  for (RunnerSetup* s : {&cpu, &gpu}) s->kv_dtype = c.kv;
+  const Wide wide = wide_products(model, gpu, c.tokens);
+  EXPECT_GT(wide.tiles, 0) << "this would show nothing";
+  EXPECT_EQ(wide.shared > 0, c.groups != 1) << "tiles that share outputs";
+  const auto prompt = random_tokens(c.tokens, 7, o.vocabulary);
+  expect_near(run_greedy(*make_runner(model, cpu), prompt, c.tokens, 2),
+              run_greedy(*make_runner(model, gpu), prompt, c.tokens, 2));
+}
+INSTANTIATE_TEST_SUITE_P(
+    All, WideProducts,
+    ::testing::Values(Case{"Gpt2InF16", true, DType::kF16, 200, 1, 3, 1},
+                      Case{"Gpt2InBf16ByGroups", true, DType::kBF16, 150, 1, 5, 2},
+                      Case{"LlamaInBf16", false, DType::kBF16, 200, 1, 3, 1},
+                      Case{"LlamaInF16ByGroups", false, DType::kF16, 257, 1, 3, 4},
+                      Case{"LlamaOnTwoRanks", false, DType::kBF16, 200, 2, 2, 1},
+                      Case{"LlamaOnTwoRanksByGroups", false, DType::kBF16, 130, 2, 3, 2},
+                      Case{"HeadsThatLieInTwoPanels", false, DType::kF16, 140, 1, 3, 1, 24},
+                      Case{"KeysWithScales", false, DType::kF16, 140, 1, 3, 1, 32, DType::kI8}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// A tile's sums are one after the other: who takes it changes nothing. Where more are at work other products may be
+// narrow, which adds up otherwise.
+TEST(WideProductsOrder, BitsDependOnNoNumberOfProcessors) {
+  const DecoderModel model = llama_tokens(shape_of(DType::kBF16));
+  const auto prompt = random_tokens(200, 9, 300);
+  const auto rows_of = [&](int processors) {
+    const RunnerSetup setup = device_for(208, 1, processors, 1);
+    EXPECT_EQ(wide_products(model, setup, 200).tiles, 9) << "all but those of the rows wanted";
+    return run_greedy(*make_runner(model, setup), prompt, 200, 2);
+  };
+  EXPECT_TRUE(same_bits(rows_of(1), rows_of(2)));
+}
+
+// Steps of few rows are what they are in exact numerics.
+TEST(WideProductsOrder, StepsOfFewRowsAreExact) {
+  const DecoderModel model = llama_tokens(shape_of(DType::kF16));
+  const auto prompt = random_tokens(90, 9, 300);
+  const RunnerSetup fast = device_for(208, 1, 3, 0), exact = device_for(208, 1, 3, 0, cuda::Numerics::kExact);
+  EXPECT_EQ(wide_products(model, fast, 30).tiles, 0);
+  EXPECT_EQ(wide_products(model, exact, 200).tiles, 0);
+  EXPECT_TRUE(same_bits(run_greedy(*make_runner(model, fast), prompt, 30, 2),
+                        run_greedy(*make_runner(model, exact), prompt, 30, 2)));
+}
+
+}  // namespace
+}  // namespace ark::test
