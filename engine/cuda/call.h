@@ -270,9 +270,8 @@ struct Call {
 
   ARK_DEVICE i32 size(Size s) const { return s >= 0 ? s : b.vals[~s]; }
   ARK_DEVICE i32 size_at(int n) const { return size(i.sizes[n]); }
-  // Product of four sizes from n.
-  ARK_DEVICE i64 product(int n) const {
-    return static_cast<i64>(size_at(n)) * size_at(n + 1) * size_at(n + 2) * size_at(n + 3);
+  ARK_DEVICE i64 product(const Size (&sizes)[4]) const {
+    return static_cast<i64>(size(sizes[0])) * size(sizes[1]) * size(sizes[2]) * size(sizes[3]);
   }
   template <class T>
   ARK_DEVICE T* operand(int n) const {

@@ -181,9 +181,9 @@ void InstanceFiller::fill_taken_up(std::size_t stream, Instance& to) {
   const PhaseOperands product(program_, program_.phases[own.phase], own.trip);
   to.stream = image_.stream_at(stream, places_);
   to.stream.m = product.one_size(0, 0, product.rank(0) - 1, "the number of rows");
-  to.operands[4] = product.has(2) ? address(product.id(2)) : 0;
-  to.operands[5] = product.has(3) ? address(product.id(3)) : 0;
-  to.sizes[1] = static_cast<Size>(product.variant().epilogue);
+  to.norm.product_bias = product.has(2) ? address(product.id(2)) : 0;
+  to.norm.product_residual = product.has(3) ? address(product.id(3)) : 0;
+  to.norm.product_epilogue = static_cast<Size>(product.variant().epilogue);
 }
 
 }  // namespace ark::cuda
