@@ -45,6 +45,22 @@ struct RowwiseArguments {
   float parameter;  // of the operator
 };
 
+// Bits of what becomes of a product's outputs (bodies/finished_tile.h); 0: they are stored as they are.
+inline constexpr i32 kTileRotated = 1, kTileAppended = 2;
+
+// What Stream does not say. Of a gated product, the residual is the second product's bias.
+struct ProductArguments {
+  u64 x, weight, bias, residual;  // [m, k] floats or parts; panels; ?[n]; ?[m, n], gated: ?[n]
+  u64 out;                        // [m, n] floats, or parts if stores_parts; unless tiles are appended
+  // What becomes of tiles (bodies/append.h's AppendedTile): of heads of `dim` elements, whole in a panel.
+  u64 cos, sin;                 // [length, pairs]: kTileRotated
+  u64 pages;                    // of keys or of values, as KvAppendArguments says: kTileAppended
+  Size epilogue, stores_parts;  // bits; whether
+  Size tile_use, tile_variant;  // bits; which use of tiles, of the kernel (codegen.cc)
+  Size dim, pairs, length;      // as AngleSizes says
+  Size heads, page_size;        // of pages
+};
+
 // Angles of positions; which parts of heads they turn.
 struct AngleTables {
   u64 cos, sin, positions;  // [length, pairs], [length, pairs], integers [T]

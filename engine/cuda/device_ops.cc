@@ -144,15 +144,17 @@ DeviceVariant product_name(const PhaseOperands& p, Numerics numerics) {
   return type("MatMul", {type_of(p, 1), std::to_string(panel), path});
 }
 void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  to.sizes[0] = static_cast<Size>(p.variant().epilogue);
-  to.sizes[1] = p.parts(4).has_value();
+  to.product.epilogue = static_cast<Size>(p.variant().epilogue);
+  to.product.stores_parts = p.parts(4).has_value();
 }
 void fill_gated_matmul(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const u32 biases = (p.has(2) ? kEpilogueBias : 0U) | (p.has(4) ? kEpilogueResidual : 0U);
-  to.sizes[0] = static_cast<Size>(p.variant().epilogue | biases);
-  to.sizes[1] = p.parts(5).has_value();
-  const std::size_t order[] = {0, 1, 2, 4, 5};  // x, gate, gate_bias, up_bias, out
-  for (std::size_t i = 0; i < std::size(order); ++i) to.operands[i] = places.operands[order[i]];
+  const std::vector<u64>& all = places.operands;  // x, gate, gate_bias, up, up_bias, out
+  to.product.x = all[0], to.product.weight = all[1];
+  to.product.bias = all[2], to.product.residual = all[4];
+  to.product.out = all[5];
+  to.product.epilogue = static_cast<Size>(p.variant().epilogue | biases);
+  to.product.stores_parts = p.parts(5).has_value();
 }
 
 DeviceVariant attention_name(const PhaseOperands& p, Numerics) {
@@ -335,17 +337,18 @@ void fill_appended(const PhaseOperands& append, const InstancePlaces& places, co
                    int32_t variant, Instance& to) {
   const std::size_t pages = append.count() - 2;  // keys, then values
   const bool is_kept = part.written >= pages;
-  to.sizes[2] = (part.is_rotated ? kTileRotated : 0) | (is_kept ? kTileAppended : 0);
-  to.sizes[3] = variant;
-  to.sizes[4] = append.dim(part.dims, 2);
-  to.sizes[7] = append.dim(pages, 1);
-  to.sizes[8] = append.dim(pages, 2);
-  to.operands[is_kept ? 7 : 4] = places.operands[part.written];
+  ProductArguments& product = to.product;
+  product.tile_use = (part.is_rotated ? kTileRotated : 0) | (is_kept ? kTileAppended : 0);
+  product.tile_variant = variant;
+  product.dim = append.dim(part.dims, 2);
+  product.heads = append.dim(pages, 1);
+  product.page_size = append.dim(pages, 2);
+  (is_kept ? product.pages : product.out) = places.operands[part.written];
   if (!part.is_rotated) return;
-  to.sizes[5] = append.last_dim(1);
-  to.sizes[6] = append.dim(1, 0);
-  to.operands[5] = places.operands[1];
-  to.operands[6] = places.operands[2];
+  product.pairs = append.last_dim(1);
+  product.length = append.dim(1, 0);
+  product.cos = places.operands[1];
+  product.sin = places.operands[2];
 }
 
 const DeviceOp& device_op(OpCode code) {

@@ -60,9 +60,6 @@ ARK_BOTH constexpr bool has_turned_rows(int panel, int element_bytes) {
 }
 inline constexpr int kTurn = 8;  // pieces of a row, elements of a piece, rows that differ
 
-// Bits of what becomes of a product's outputs (bodies/finished_tile.h); 0: they are stored as they are.
-inline constexpr i32 kTileRotated = 1, kTileAppended = 2;
-
 // What to wait for: the word at `counter` reaches offset + stride * step (modulo its width).
 struct alignas(16) Wait {
   u64 counter;
@@ -149,6 +146,7 @@ struct alignas(16) Instance {
     EmbedArguments embed;
     NormArguments norm;
     RowwiseArguments rowwise;
+    ProductArguments product;
     RotaryArguments rotary;
     KvAppendArguments kv_append;
     RotaryAppendArguments rotary_append;

@@ -233,8 +233,6 @@ struct RotaryAppend : Quiet {
 enum Rotation { kUnturned, kHalves, kInterleaved };
 
 // A product's finished tile, of heads that lie whole in its panel: what Rotary and KvAppend would do behind it.
-// Instance of the product (bodies/product_output.h). Sizes 2: kTileRotated, kTileAppended; 4: D; 5: R / 2; 6: L; 7: KH;
-// 8: page size. Operands 4: out, unless it is appended; 5, 6: cos, sin [L, R / 2]; 7: pages of E.
 template <Rotation kRotation, class E>
 struct AppendedTile {
   using Store = KvStore<E, true>;
@@ -254,7 +252,7 @@ struct AppendedTile {
         outputs(reinterpret_cast<float*>(b.scratch + kBorderBytes)),
         places(row_places(b.scratch)),
         panel_bits(log2_of(static_cast<u32>(i.stream.panel))),
-        dim(i.sizes[4]) {
+        dim(i.product.dim) {
     const StreamTiles tiles(i.stream, tile.rows);
     const StreamTile own(tiles, tile.number);
     is_one_of_blocks = tiles.blocks > 1;
@@ -262,8 +260,10 @@ struct AppendedTile {
     column = own.panel << panel_bits, columns = dev::min(i.stream.panel, i.stream.n - column);
   }
 
-  ARK_DEVICE bool is_rotated() const { return kRotation != kUnturned && (i.sizes[2] & kTileRotated) != 0; }
-  ARK_DEVICE bool is_appended() const { return (i.sizes[2] & kTileAppended) != 0; }
+  ARK_DEVICE bool is_rotated() const {
+    return kRotation != kUnturned && (i.product.tile_use & kTileRotated) != 0;
+  }
+  ARK_DEVICE bool is_appended() const { return (i.product.tile_use & kTileAppended) != 0; }
 
   // How far the pairs are turned that elements of a head from `d` on are of.
   template <int kCount>
@@ -275,20 +275,21 @@ struct AppendedTile {
   }
   template <int kCount>
   ARK_DEVICE Turns<kCount> turns_of(i32 row, i32 d) const {
-    const i32 half = i.sizes[5], position = dev::min(dev::max(places[row].position, 0), i.sizes[6] - 1);
+    const i32 half = i.product.pairs,
+              position = dev::min(dev::max(places[row].position, 0), i.product.length - 1);
     Turns<kCount> turns;
     ARK_UNROLL
     for (int n = 0; n < kCount; ++n) {
       const bool is_turned = is_rotated() && d + n < 2 * half;
       const i64 angle = static_cast<i64>(position) * half + pair_of(d + n, half);
-      turns.cos[n] = is_turned ? dev::ld_nc(at<const float>(i.operands[5]) + angle) : 1.0f;
-      turns.sin[n] = is_turned ? dev::ld_nc(at<const float>(i.operands[6]) + angle) : 0.0f;
+      turns.cos[n] = is_turned ? dev::ld_nc(at<const float>(i.product.cos) + angle) : 1.0f;
+      turns.sin[n] = is_turned ? dev::ld_nc(at<const float>(i.product.sin) + angle) : 0.0f;
     }
     return turns;
   }
   // Element `d` of a head.
   ARK_DEVICE float turned(const float* head, i32 d, float cos, float sin) const {
-    const i32 half = i.sizes[5];
+    const i32 half = i.product.pairs;
     if (!is_rotated() || d >= 2 * half) return head[d];
     const bool interleaved = kRotation == kInterleaved, is_first = interleaved ? d % 2 == 0 : d < half;
     const i32 apart = interleaved ? 1 : half;
@@ -296,8 +297,8 @@ struct AppendedTile {
     return is_first ? one * cos - other * sin : one * sin + other * cos;
   }
   ARK_DEVICE u8* part(const RowPlace& place, i32 head) const {
-    const i64 bytes = Store::Type::kFormat.head_bytes(i.sizes[8], dim);
-    return at<u8>(i.operands[7]) + (static_cast<i64>(place.page) * i.sizes[7] + head) * bytes;
+    const i64 bytes = Store::Type::kFormat.head_bytes(i.product.page_size, dim);
+    return at<u8>(i.product.pages) + (static_cast<i64>(place.page) * i.product.heads + head) * bytes;
   }
   ARK_DEVICE void put(i32 row, Division head, const float (&v)[kPack]) const {
     if (is_appended()) {
@@ -306,7 +307,7 @@ struct AppendedTile {
       E* const to = reinterpret_cast<E*>(part(place, first_head + head.quotient)) + place.row * dim;
       dev::st_global(reinterpret_cast<typename Store::Type::Pack*>(to + head.rest), Store::Type::narrow(v));
     } else {
-      float* const to = at<float>(i.operands[4]) + static_cast<i64>(row0 + row) * i.stream.n + column +
+      float* const to = at<float>(i.product.out) + static_cast<i64>(row0 + row) * i.stream.n + column +
                         head.quotient * dim + head.rest;
       ARK_UNROLL
       for (int k = 0; k < kPack; ++k) dev::st_global(to + k, v[k]);
@@ -347,7 +348,7 @@ struct AppendedTile {
       float* const x = outputs + (row.quotient << panel_bits) + row.rest * dim;
       if (is_rotated()) turn(x, row.quotient);
       const RowPlace place = places[row.quotient];
-      Store::store_scaled(b.lane, x, part(place, first_head + row.rest), i.sizes[8], place.row, dim);
+      Store::store_scaled(b.lane, x, part(place, first_head + row.rest), i.product.page_size, place.row, dim);
     }
   }
   ARK_DEVICE void turn(float* x, i32 row) const {

@@ -89,7 +89,7 @@ class ProductWork {
 
  private:
   int32_t weights() const;
-  bool uses_tiles() const { return i_.sizes[2] != 0; }
+  bool uses_tiles() const { return i_.product.tile_use != 0; }
   Work use_work(const StreamTile& tile) const;  // rotates or appends it
 
   const StepTables& tables_;
