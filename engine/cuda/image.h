@@ -20,6 +20,8 @@ inline constexpr int kMaxWaits = 16, kMaxMessages = 8, kMaxVals = 256;  // of an
 inline constexpr int kStageBytes = 8192;                                // of the weights' ring
 inline constexpr int kPieceRows = 128;  // rows of a weight, at most, that are added up as one: a stage's
 inline constexpr int kMaxPieces = 512;
+// From one polled word to the next: each has a line of the host's caches.
+inline constexpr u64 kLineBytes = 64;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
 inline constexpr int kMaxSplits = 8;         // tiles that share one item's keys
@@ -137,8 +139,8 @@ struct alignas(16) Instance {
   u64 aux;                               // Size [kAuxSizes]
   // What its body is given, by operator: engine/cuda/arguments.h.
   union {
-    struct
-    {  // the phase's operands, as they are copied; what attention is given. First: Instance{} is all 0.
+    // The phase's operands, as they are copied; what attention is given. First, so that all of Instance{} is 0.
+    struct {
       u64 operands[kOperands];
       Size sizes[kSizes];
       float reals[kReals];

@@ -58,11 +58,11 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   to.trip = own.trip;
   to.grid = phase_->grid == kNone ? 0 : operands_->size(phase_->grid);
   to.base = image_.bases_[number];
-  to.counter = places_.arena + image_.counters_ + at(own.phase) * 64;
+  to.counter = places_.arena + image_.counters_ + at(own.phase) * kLineBytes;
   const Wait complete = phase_wait(own.phase, own.trip);
   to.complete_offset = static_cast<u32>(complete.offset);
   to.complete_stride = static_cast<u32>(complete.stride);
-  to.readers = places_.arena + image_.rank_.readers + at(own.phase) * 64;
+  to.readers = places_.arena + image_.rank_.readers + at(own.phase) * kLineBytes;
   fill_messages(to);
   fill_operands(number, to);
   fill_waits(number, to);
@@ -73,7 +73,7 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
 Wait InstanceFiller::phase_wait(PhaseId phase, int64_t instance) const {
   const auto processors = static_cast<uint64_t>(image_.options_.processors);
   Wait w{};
-  w.counter = places_.arena + image_.counters_ + at(phase) * 64;
+  w.counter = places_.arena + image_.counters_ + at(phase) * kLineBytes;
   w.stride = static_cast<u32>(processors * static_cast<uint64_t>(trips_of(program_, phase)));
   w.offset = image_.options_.counter_base + processors * static_cast<uint64_t>(instance + 1);
   return w;

@@ -113,7 +113,7 @@ struct Sample : Quiet {
 
   ARK_DEVICE double weight(float logit) const { return weight_of(logit, largest, row.sampling.temperature); }
 
-  static constexpr double kUnit = 17592186044416.0;  // 2^44
+  static constexpr double kUnit = 0x1p44;
 
   // Of a token: 1, or its weight.
   ARK_DEVICE u64 measure(float logit, bool by_weight) const {
@@ -224,7 +224,7 @@ struct Sample : Quiet {
         const float logit = dev::ld_global(logits + t);
         // gumbel(bits) is at most this: most tokens need no logarithm.
         const double base = logit * scale;
-        const double bound = (dev::leading_zeros(~bits) + 1) * 0.6931471805599453;
+        const double bound = (dev::leading_zeros(~bits) + 1) * kLn2;
         if (!(base + bound >= best.value)) continue;
         if (least != 0 && (key_of(logit, t) < least || !(logit > -infinity()))) continue;
         if (row.sampling.min_p > 0 && !(weight(logit) >= row.sampling.min_p)) continue;
