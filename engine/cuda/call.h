@@ -198,13 +198,18 @@ ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 need
   }
 }
 
+// Acquire: see wait_reached().
+template <dev::Scope S, class T>
+ARK_DEVICE T load_awaited(const T* counter, dev::Site site) {
+  if (S == dev::Scope::sys && ARK_BUG(relaxed_peer_wait)) return dev::ld_relaxed<S>(counter, site);
+  return dev::ld_acquire<S>(counter, site);
+}
 template <dev::Scope S, class T>
 ARK_DEVICE bool wait_reached_here(Block& b, WaitPoint point, const T* counter, T needed, dev::Site site) {
   return wait_until(
       b, point, counter, needed,
       [&](u64& seen) {
-        const bool lax = S == dev::Scope::sys && ARK_BUG(relaxed_peer_wait);
-        const T value = lax ? dev::ld_relaxed<S>(counter, site) : dev::ld_acquire<S>(counter, site);
+        const T value = load_awaited<S>(counter, site);
         seen = value;
         const T ahead = value - needed;
         return ahead < (T{1} << (sizeof(T) * 8 - 1));  // signed: not behind
@@ -230,6 +235,34 @@ ARK_DEVICE bool wait_reached(Block& b, WaitPoint point, const T* counter, T need
   }
 }
 
+// ---- what instances wait for
+
+// What a wait's word must reach in this step.
+ARK_DEVICE u64 needed_of(const Block& b, const Wait& w) {
+  const u64 needed = w.offset + w.stride * b.step;
+  if (w.wide != 0) return needed;
+  return needed - (ARK_BUG(wrong_epoch) ? w.stride : 0) - ARK_BUG(off_by_one_wait) + ARK_BUG(greedy_wait);
+}
+// Every wait is, but where a bug is seeded. `credit`: it is a receiver's, not a message.
+ARK_DEVICE bool is_awaited(const Wait& w, bool credit) {
+  return w.wide == 0 ? !ARK_BUG(missing_phase_wait) : credit || !ARK_BUG(missing_arrival_wait);
+}
+// Behind the waits. Whether the block gives up.
+ARK_DEVICE bool stopped_after_waits(const Block& b) {
+  return ARK_BUG(missing_barrier_after_wait) ? has_stopped(b) : consumers_stopped(b);
+}
+
+// Release: hands on what the acquire of a peer's word has brought.
+ARK_DEVICE void relay_to(u64* relay, u64 value) {
+  if (ARK_BUG(relaxed_relay)) return dev::st_relaxed<dev::Scope::gpu>(relay, value);
+  dev::st_release<dev::Scope::gpu>(relay, value);
+}
+// A word that a peer raises.
+ARK_DEVICE bool await_counter(Block& b, WaitPoint point, const u64* counter, u64 needed) {
+  if (ARK_BUG(narrow_peer_wait)) return wait_reached<dev::Scope::gpu>(b, point, counter, needed);
+  return wait_reached<dev::Scope::sys>(b, point, counter, needed);
+}
+
 // ---- the ring of weights
 
 ARK_DEVICE const u8* stage_at(const Block& b, const RingCursor& cursor) {
@@ -240,6 +273,10 @@ ARK_DEVICE const u8* stage_at(const Block& b, const RingCursor& cursor) {
 inline constexpr int kStageReaders = kHasWideTiles ? kWideReaders : 2;
 static_assert(warps_of_piece(kRowBlock, true) <= kStageReaders);
 
+// Of the round that the cursor's stage is in.
+ARK_DEVICE u32 parity_of(const RingCursor& cursor) {
+  return ARK_BUG(missing_mbarrier_phase) ? 0 : cursor.parity;
+}
 // A parity tells two rounds apart, and a warp that skips stages may be further ahead: so that the stage's round has
 // begun is asked first.
 ARK_DEVICE bool is_full(const Block& b, const RingCursor& cursor, u32 parity) {
@@ -251,7 +288,7 @@ ARK_DEVICE bool is_full(const Block& b, const RingCursor& cursor, u32 parity) {
 // block gives up; the body goes on to its end without weights, since other warps wait at its barriers.
 ARK_DEVICE bool acquire_stage(Block& b, const RingCursor& cursor) {
   if (b.gave_up) return false;
-  const u32 parity = ARK_BUG(missing_mbarrier_phase) ? 0 : cursor.parity;
+  const u32 parity = parity_of(cursor);
   const bool ready = wait_until(b, {LoopWait::kWeights}, b.full + cursor.stage, parity,
                                 [&](u64&) { return is_full(b, cursor, parity); });
   // One answer for the warp, whose lanes have waited each for itself and now are together again: what follows
@@ -278,12 +315,16 @@ ARK_DEVICE bool acquire_stage_without_calls(Block& b, const RingCursor& cursor,
   return !b.gave_up;
 }
 
+// Of a warp that is one of `warps` that read a stage.
+ARK_DEVICE int releasing_lanes(const Block& b, int warps) {
+  return ARK_BUG(missing_release) && b.warp == 3 ? 0 : kStageReaders / warps;
+}
+
 // A consumer warp: it is through with the cursor's stage, if it got it; one of `warps` that read the stage.
 ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor, int warps) {
   if (b.gave_up) return;
   if (!ARK_BUG(release_without_sync_warp)) dev::sync_warp();
-  if (b.lane < kStageReaders / warps && !(ARK_BUG(missing_release) && b.warp == 3))
-    dev::mbarrier_arrive(b.empty + cursor.stage);
+  if (b.lane < releasing_lanes(b, warps)) dev::mbarrier_arrive(b.empty + cursor.stage);
 }
 
 // ---- what a body sees
@@ -295,28 +336,30 @@ struct Call {
 
   ARK_DEVICE i32 size(Size s) const { return s >= 0 ? s : b.vals[~s]; }
   ARK_DEVICE i32 size_at(int n) const { return size(i.sizes[n]); }
-  // Product of four sizes from n.
-  ARK_DEVICE i64 product(int n) const {
-    return static_cast<i64>(size_at(n)) * size_at(n + 1) * size_at(n + 2) * size_at(n + 3);
+  ARK_DEVICE i64 product(const Size (&sizes)[4]) const {
+    return static_cast<i64>(size(sizes[0])) * size(sizes[1]) * size(sizes[2]) * size(sizes[3]);
   }
   template <class T>
   ARK_DEVICE T* operand(int n) const {
     return at<T>(i.operands[n]);
   }
-  // The slot of a message in this step.
-  ARK_DEVICE u64 slot(const Message& m) const {
-    const u64 number = b.step * m.per_step + m.ordinal + (ARK_BUG(wrong_slot) && i.readers_period > 0) +
-                       (ARK_BUG(wrong_sent_slot) && i.readers_period == 0);
-    return m.slots + number % m.slot_count * m.slot_bytes;
+  // Of a message in this step: its number, and its slot.
+  ARK_DEVICE u64 number(const Message& m) const {
+    const bool is_next = i.readers_period > 0 ? ARK_BUG(wrong_slot) : ARK_BUG(wrong_sent_slot);
+    return b.step * m.per_step + m.ordinal + is_next;
   }
+  ARK_DEVICE u64 slot(const Message& m) const { return m.slots + number(m) % m.slot_count * m.slot_bytes; }
 };
 
+// Tiles of `own` that are run: all of them.
+ARK_DEVICE Tiles run_of(Tiles own, i64 grid, int place) {
+  if (ARK_BUG(off_by_one_tile) && place > 0 && own.first < own.last) return {own.first, own.last - 1};
+  if (ARK_BUG(overlapping_tiles) && own.last < grid) return {own.first, own.last + 1};
+  return own;
+}
 // One tile each, or ranges of them.
 ARK_DEVICE Tiles tiles_at(const Block& b, i64 grid, int place) {
-  const Tiles own = dealt(grid, place, b.p.processors);
-  const bool cut = ARK_BUG(off_by_one_tile) && place > 0 && own.first < own.last,
-             more = ARK_BUG(overlapping_tiles) && own.last < grid;
-  return {own.first, own.last - cut + more};
+  return run_of(dealt(grid, place, b.p.processors), grid, place);
 }
 ARK_DEVICE int place_from(const Block& b, i32 base) { return place_from(b.processor, base, b.p.processors); }
 

@@ -53,41 +53,36 @@ DeviceVariant embed_name(const PhaseOperands& p) { return type("Embed", {type_of
 void fill_embed(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   const WeightUse& use = p.weight(1);
   const bool panels = use.layout == Layout::kPanels;
-  to.sizes[0] = p.dim(1, panels ? 0 : 1);
-  to.sizes[1] = p.dim(1, panels ? 1 : 0);
-  to.sizes[2] = panels ? use.panel : 0;
-  to.sizes[3] = static_cast<Size>(VariantFacts::of(p.variant()).first);
-  to.sizes[4] = use.block;
+  to.embed.width = p.dim(1, panels ? 0 : 1);
+  to.embed.rows = p.dim(1, panels ? 1 : 0);
+  to.embed.panel = panels ? use.panel : 0;
+  to.embed.first = static_cast<Size>(VariantFacts::of(p.variant()).first);
+  to.embed.block_rows = use.block;
 }
 
 DeviceVariant norm_name(const PhaseOperands& p) {
   return type("Norm", {flag(VariantFacts::of(p.variant()).rms), stored_type(p, 3)});
 }
 void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  to.sizes[0] = p.last_dim(0);
-  to.reals[0] = VariantFacts::of(p.variant()).epsilon;
+  to.norm.width = p.last_dim(0);
+  to.norm.epsilon = VariantFacts::of(p.variant()).epsilon;
 }
 
 DeviceVariant rowwise_name(const PhaseOperands& p) {
   return type("Rowwise", {"rowwise::" + std::string(rowwise::row_of(p.variant().op)->name)});
 }
 void fill_rowwise(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  to.sizes[0] = p.last_dim(0);
-  to.reals[0] = VariantFacts::of(p.variant()).parameter;
+  to.rowwise.width = p.last_dim(0);
+  to.rowwise.parameter = VariantFacts::of(p.variant()).parameter;
 }
 
 DeviceVariant rotary_name(const PhaseOperands& p) {
   return type("Rotary", {flag(VariantFacts::of(p.variant()).interleaved), type_of(p, 3)});
 }
-// Angles: all but the heads.
-void fill_angles(const PhaseOperands& p, Instance& to) {
-  to.sizes[1] = p.last_dim(0);
-  to.sizes[2] = p.last_dim(1);
-  to.sizes[3] = p.dim(1, 0);
-}
+AngleSizes angle_sizes(const PhaseOperands& p) { return {p.last_dim(0), p.last_dim(1), p.dim(1, 0)}; }
 void fill_rotary(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  to.sizes[0] = p.one_size(0, 1, p.rank(0) - 1, "the number of heads");
-  fill_angles(p, to);
+  to.rotary.heads = p.one_size(0, 1, p.rank(0) - 1, "the number of heads");
+  to.rotary.turned = angle_sizes(p);
 }
 
 // The element type of operand `pages`, which holds keys or values.
@@ -105,8 +100,10 @@ std::string appended_type(const PhaseOperands& p, std::size_t keys) {
 
 DeviceVariant kv_append_name(const PhaseOperands& p) { return type("KvAppend", {appended_type(p, 2)}); }
 void fill_kv_append(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  for (std::size_t a = 1; a < 4; ++a) to.sizes[a - 1] = p.dim(2, a);
-  to.sizes[3] = p.dim(3, 3);
+  to.kv_append.heads = p.dim(2, 1);
+  to.kv_append.page_size = p.dim(2, 2);
+  to.kv_append.dims[kOfKeys] = p.dim(2, 3);
+  to.kv_append.dims[kOfValues] = p.dim(3, 3);
 }
 
 DeviceVariant rotary_append_name(const PhaseOperands& p) {
@@ -114,18 +111,20 @@ DeviceVariant rotary_append_name(const PhaseOperands& p) {
   return type("RotaryAppend", {flag(interleaved), type_of(p, 3), appended_type(p, 7)});
 }
 void fill_rotary_append(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  to.sizes[0] = p.dim(0, 1);
-  fill_angles(p, to);
-  to.sizes[4] = p.dim(7, 1);
-  to.sizes[5] = p.dim(7, 2);
-  to.sizes[6] = p.dim(8, 3);
+  to.rotary_append.heads = p.dim(0, 1);
+  to.rotary_append.turned = angle_sizes(p);
+  to.rotary_append.kv_heads = p.dim(7, 1);
+  to.rotary_append.page_size = p.dim(7, 2);
+  to.rotary_append.value_dim = p.dim(8, 3);
 }
 
 void fill_select_rows(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  to.sizes[0] = p.one_size(0, 1, p.rank(0), "a row's size");
+  to.select_rows.width = p.one_size(0, 1, p.rank(0), "a row's size");
 }
 
-void fill_sample(const PhaseOperands& p, const InstancePlaces&, Instance& to) { to.sizes[0] = p.last_dim(0); }
+void fill_sample(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sample.vocabulary = p.last_dim(0);
+}
 
 // ---- matrices and attention: bodies/matmul.h, bodies/attention.h
 
@@ -138,15 +137,17 @@ DeviceVariant product_name(const PhaseOperands& p) {
   return type("MatMul", {type_of(p, 1), std::to_string(panel), path});
 }
 void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  to.sizes[0] = static_cast<Size>(p.variant().epilogue);
-  to.sizes[1] = p.parts(4).has_value();
+  to.product.epilogue = static_cast<Size>(p.variant().epilogue);
+  to.product.stores_parts = p.parts(4).has_value();
 }
 void fill_gated_matmul(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const u32 biases = (p.has(2) ? kEpilogueBias : 0U) | (p.has(4) ? kEpilogueResidual : 0U);
-  to.sizes[0] = static_cast<Size>(p.variant().epilogue | biases);
-  to.sizes[1] = p.parts(5).has_value();
-  const std::size_t order[] = {0, 1, 2, 4, 5};  // x, gate, gate_bias, up_bias, out
-  for (std::size_t i = 0; i < std::size(order); ++i) to.operands[i] = places.operands[order[i]];
+  const std::vector<u64>& all = places.operands;  // x, gate, gate_bias, up, up_bias, out
+  to.product.x = all[0], to.product.weight = all[1];
+  to.product.bias = all[2], to.product.residual = all[4];
+  to.product.out = all[5];
+  to.product.epilogue = static_cast<Size>(p.variant().epilogue | biases);
+  to.product.stores_parts = p.parts(5).has_value();
 }
 
 DeviceVariant attention_name(const PhaseOperands& p) {
@@ -181,65 +182,69 @@ DeviceVariant expert_matmul_name(const PhaseOperands& p) { p.refuse("products wi
 
 DeviceVariant pointwise_name(const PhaseOperands& p) { return pointwise_source(p.variant(), p.count() - 1); }
 // How input `i` lies in the output.
-Size placement(const PhaseOperands& p, std::size_t i, Size* table) {
+Placement placement(const PhaseOperands& p, std::size_t i, Size* table) {
   const std::size_t out = p.count() - 1, n = p.rank(i);
   const std::vector<ValId>& dims = p.buffer(i).dims;
   std::size_t ones = 0;
   while (ones < n && p.constant_dim(i, ones) == 1) ++ones;
-  if (dims == p.buffer(out).dims) return 0;
-  if (ones == n) return 2;
-  if (ones + 1 >= n && dims.back() == p.buffer(out).dims.back()) return 1;
+  if (dims == p.buffer(out).dims) return kLikeOutput;
+  if (ones == n) return kOneElement;
+  if (ones + 1 >= n && dims.back() == p.buffer(out).dims.back()) return kAlongLastAxis;
   if (p.rank(out) > 4) p.refuse("a broadcast over more than four axes");
   for (std::size_t a = 0; a < n; ++a) table[4 + 4 * i + 3 - a] = p.dim(i, n - 1 - a);
-  return 3;
+  return kByTable;
 }
 void fill_pointwise(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const std::size_t out = p.count() - 1, rank = p.rank(out);
-  if (out > 8) p.refuse("more than 8 inputs of a fused expression");
-  p.product(out, 0, rank, to.sizes);
-  to.operands[kOperands - 1] = to.operands[out];
-  to.sizes[12] = p.last_dim(out);
+  if (out > kMaxInputs) p.refuse("more than " + std::to_string(kMaxInputs) + " inputs of a fused expression");
+  p.product(out, 0, rank, to.pointwise.elements);
+  to.pointwise.out = places.operands[out];
+  to.pointwise.last_axis = p.last_dim(out);
   to.aux = places.aux;
   std::fill_n(places.aux_sizes, kAuxSizes, 1);
   for (std::size_t a = 0; a < std::min<std::size_t>(rank, 4); ++a)
     places.aux_sizes[3 - a] = p.dim(out, rank - 1 - a);
-  for (std::size_t i = 0; i < out; ++i) to.sizes[4 + i] = placement(p, i, places.aux_sizes);
+  for (std::size_t i = 0; i < out; ++i) to.pointwise.placements[i] = placement(p, i, places.aux_sizes);
 }
 
 // Zeros travel: how many rows are a rank's own is known to the device alone, and requests are made before it looks.
 DeviceVariant send_rows_name(const PhaseOperands&) { return {"Send", ""}; }
 void fill_send(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  p.product(0, 0, p.rank(0), to.sizes);
+  p.product(0, 0, p.rank(0), to.send.elements);
 }
 
+void check_parts(const PhaseOperands& p) {
+  if (p.program().ranks > kMaxParts) p.refuse("parts of more than " + std::to_string(kMaxParts) + " ranks");
+}
 DeviceVariant reduce_name(const PhaseOperands& p) {
-  if (p.program().ranks > 8) p.refuse("partial sums of more than 8 ranks");
+  check_parts(p);
   if (p.variant().code == OpCode::kRecvReduce && p.count() != at(p.program().ranks) + 3)
     p.refuse("partial sums of some ranks");
   return type("RecvReduce", {std::to_string(p.program().ranks)});
 }
-// Operand r < ranks: the own part if r is the own rank, else absent: the message of that peer.
 void fill_reduce(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const std::size_t out = p.count() - 1;
-  if (p.program().ranks > kMaxMessages) p.refuse("more than 8 ranks");
-  to.operands[p.program().rank] = places.operands[0];
-  to.operands[8] = places.operands[out - 2];
-  to.operands[9] = places.operands[out - 1];
-  to.operands[10] = places.operands[out];
-  p.product(out, 0, p.rank(out), to.sizes);
-  to.sizes[4] = p.last_dim(out);
-  to.sizes[5] = static_cast<Size>(p.variant().epilogue);
+  ReduceArguments& reduce = to.reduce;
+  check_parts(p);
+  reduce.parts[p.program().rank] = places.operands[0];
+  reduce.bias = places.operands[out - 2];
+  reduce.residual = places.operands[out - 1];
+  reduce.out = places.operands[out];
+  p.product(out, 0, p.rank(out), reduce.elements);
+  reduce.width = p.last_dim(out);
+  reduce.epilogue = static_cast<Size>(p.variant().epilogue);
 }
 
 void fill_concat(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const auto axis = at(VariantFacts::of(p.variant()).axis);
   const int32_t ranks = p.program().ranks, own = p.program().rank;
-  if (ranks > kMaxMessages) p.refuse("more than 8 ranks");
-  to.operands[own] = places.operands[0];
-  to.operands[10] = places.operands.back();
+  check_parts(p);
+  to.concat.parts[own] = places.operands[0];
+  to.concat.out = places.operands.back();
   const auto elements = [&](std::size_t i) { return p.one_size(i, axis, p.rank(i), "a part's size"); };
-  to.sizes[0] = elements(p.count() - 1);
-  for (int32_t r = 0; r < ranks; ++r) to.sizes[1 + r] = elements(r == own ? 0 : at(r < own ? r + 1 : r));
+  to.concat.width = elements(p.count() - 1);
+  for (int32_t r = 0; r < ranks; ++r)
+    to.concat.part_widths[r] = elements(r == own ? 0 : at(r < own ? r + 1 : r));
 }
 
 // ---- other operators: parts of rows, bodies/rows.h
@@ -264,21 +269,21 @@ void fill_copy(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   const Variant& v = p.variant();
   const std::size_t rank = p.rank(0), outputs = at(v.outputs);
   if (v.op == Op::kIdentity) {
-    p.product(0, 0, rank, to.sizes);
-    to.sizes[4] = to.sizes[6] = 1;
+    p.product(0, 0, rank, to.copy.rows);
+    to.copy.width = to.copy.taken[0].width = 1;
     return;
   }
   auto [axis, begin] = v.op == Op::kSlice ? slice_of(p) : std::pair{v.attributes.get(key::kAxis), int64_t{0}};
   if (axis < 0) axis += static_cast<int64_t>(rank);
   const Size inner = p.one_size(0, at(axis) + 1, rank, "a row's size"), width = p.dim(0, at(axis));
-  if (inner < 0 || width < 0 || outputs > 5) p.refuse("parts of an axis that changes from step to step");
+  if (inner < 0 || width < 0 || outputs > kMaxOutputs)
+    p.refuse("parts of an axis that changes from step to step");
   if (begin < 0) begin += width;
-  p.product(0, 0, at(axis), to.sizes);
-  to.sizes[4] = width * inner;
+  p.product(0, 0, at(axis), to.copy.rows);
+  to.copy.width = width * inner;
   for (std::size_t o = 0; o < outputs; ++o) {
     const Size n = p.dim(p.count() - outputs + o, at(axis));
-    to.sizes[5 + 2 * o] = static_cast<Size>(begin * inner);
-    to.sizes[6 + 2 * o] = n * inner;
+    to.copy.taken[o] = {static_cast<Size>(begin * inner), n * inner};
     begin += n;
   }
 }
@@ -321,17 +326,18 @@ void fill_appended(const PhaseOperands& append, const InstancePlaces& places, co
                    int32_t variant, Instance& to) {
   const std::size_t pages = append.count() - 2;  // keys, then values
   const bool is_kept = part.written >= pages;
-  to.sizes[2] = (part.is_rotated ? kTileRotated : 0) | (is_kept ? kTileAppended : 0);
-  to.sizes[3] = variant;
-  to.sizes[4] = append.dim(part.dims, 2);
-  to.sizes[7] = append.dim(pages, 1);
-  to.sizes[8] = append.dim(pages, 2);
-  to.operands[is_kept ? 7 : 4] = places.operands[part.written];
+  ProductArguments& product = to.product;
+  product.tile_use = (part.is_rotated ? kTileRotated : 0) | (is_kept ? kTileAppended : 0);
+  product.tile_variant = variant;
+  product.dim = append.dim(part.dims, 2);
+  product.heads = append.dim(pages, 1);
+  product.page_size = append.dim(pages, 2);
+  (is_kept ? product.pages : product.out) = places.operands[part.written];
   if (!part.is_rotated) return;
-  to.sizes[5] = append.last_dim(1);
-  to.sizes[6] = append.dim(1, 0);
-  to.operands[5] = places.operands[1];
-  to.operands[6] = places.operands[2];
+  product.pairs = append.last_dim(1);
+  product.length = append.dim(1, 0);
+  product.cos = places.operands[1];
+  product.sin = places.operands[2];
 }
 
 const DeviceOp& device_op(OpCode code) {

@@ -3,30 +3,25 @@
 // The code of a loop kernel depends on the set of variants only (engine/cuda/codegen.h); depth, sizes, ranks
 // and places are data in these tables. Compiled by NVRTC too: no std.
 //
-// Addresses are u64 as the device sees them, 0: absent. A `Size` is a number >= 0, or ~v for val v of the
-// step. Tables lie in device memory and are constant while a kernel runs, unless they are marked otherwise.
+// Addresses and sizes: engine/cuda/arguments.h. Tables lie in device memory and are constant while a kernel
+// runs, unless they are marked otherwise.
 #pragma once
 
+#include "engine/cuda/arguments.h"
 #include "engine/cuda/control.h"
 #include "engine/program/device_contract.h"
 
 namespace ark::cuda {
 
-using u8 = unsigned char;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-using i32 = int;
-using i64 = long long;
-using Size = i32;
-
 inline constexpr int kConsumerWarps = 8;                // run the bodies
 inline constexpr int kConsumers = kConsumerWarps * 32;  // threads
 inline constexpr int kThreads = kConsumers + 32;        // and the warp that streams weights ahead
-inline constexpr int kOperands = 12, kSizes = 16, kReals = 4;
 inline constexpr int kMaxWaits = 16, kMaxMessages = 8, kMaxVals = 256;  // of an instance; of a program
 inline constexpr int kStageBytes = 8192;                                // of the weights' ring
 inline constexpr int kPieceRows = 128;  // rows of a weight, at most, that are added up as one: a stage's
 inline constexpr int kMaxPieces = 512;
+// From one polled word to the next: each has a line of the host's caches.
+inline constexpr u64 kLineBytes = 64;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
 inline constexpr int kMaxSplits = 8;         // tiles that share one item's keys
@@ -86,9 +81,6 @@ ARK_BOTH constexpr int turned_code_bit(int k, int column, int panel, int bits) {
   const int words = (k / 16 * (panel / 16) + column / 16) * 32 + lane;  // of four registers' codes
   return words * 8 * bits + (bits == 4 ? k % 2 * 16 + number * 4 : (number * 2 + k % 2) * 8);
 }
-
-// Bits of what becomes of a product's outputs (bodies/finished_tile.h); 0: they are stored as they are.
-inline constexpr i32 kTileRotated = 1, kTileAppended = 2;
 
 // What to wait for: the word at `counter` reaches offset + stride * step (modulo its width).
 struct alignas(16) Wait {
@@ -157,7 +149,7 @@ struct alignas(16) Stream {
 };
 static_assert(sizeof(Stream) == 96);
 
-// One execution of a phase in a step. Meaning of operands, sizes and reals: at the bodies.
+// One execution of a phase in a step.
 struct alignas(16) Instance {
   i32 variant, phase, trip;
   Size grid;  // tiles; 0: the body knows
@@ -170,9 +162,29 @@ struct alignas(16) Instance {
   u64 counter;                           // u32: raised by each processor when it is through
   u64 readers;                           // u32: processors that are through with the inboxes; the last sets 0
   u64 aux;                               // Size [kAuxSizes]
-  u64 operands[kOperands];
-  Size sizes[kSizes];
-  float reals[kReals];
+  // What its body is given, by operator: engine/cuda/arguments.h.
+  union {
+    // The phase's operands, as they are copied; what attention is given. First, so that all of Instance{} is 0.
+    struct {
+      u64 operands[kOperands];
+      Size sizes[kSizes];
+      float reals[kReals];
+    };
+    EmbedArguments embed;
+    NormArguments norm;
+    RowwiseArguments rowwise;
+    ProductArguments product;
+    RotaryArguments rotary;
+    KvAppendArguments kv_append;
+    RotaryAppendArguments rotary_append;
+    SelectRowsArguments select_rows;
+    SampleArguments sample;
+    PointwiseArguments pointwise;
+    SendArguments send;
+    ReduceArguments reduce;
+    ConcatArguments concat;
+    CopyArguments copy;
+  };
   // Of matrix products: what the streaming warp reads in the table of streams; of a norm that takes up a product's
   // sums: that product's.
   Stream stream;

@@ -58,11 +58,11 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   to.trip = own.trip;
   to.grid = phase_->grid == kNone ? 0 : operands_->size(phase_->grid);
   to.base = image_.bases_[number];
-  to.counter = places_.arena + image_.counters_ + at(own.phase) * 64;
+  to.counter = places_.arena + image_.counters_ + at(own.phase) * kLineBytes;
   const Wait complete = phase_wait(own.phase, own.trip);
   to.complete_offset = static_cast<u32>(complete.offset);
   to.complete_stride = static_cast<u32>(complete.stride);
-  to.readers = places_.arena + image_.rank_.readers + at(own.phase) * 64;
+  to.readers = places_.arena + image_.rank_.readers + at(own.phase) * kLineBytes;
   fill_messages(to);
   fill_operands(number, to);
   fill_waits(number, to);
@@ -73,7 +73,7 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
 Wait InstanceFiller::phase_wait(PhaseId phase, int64_t instance) const {
   const auto processors = static_cast<uint64_t>(image_.options_.processors);
   Wait w{};
-  w.counter = places_.arena + image_.counters_ + at(phase) * 64;
+  w.counter = places_.arena + image_.counters_ + at(phase) * kLineBytes;
   w.stride = static_cast<u32>(processors * static_cast<uint64_t>(trips_of(program_, phase)));
   w.offset = image_.options_.counter_base + processors * static_cast<uint64_t>(instance + 1);
   return w;
@@ -181,9 +181,9 @@ void InstanceFiller::fill_taken_up(std::size_t stream, Instance& to) {
   const PhaseOperands product(program_, program_.phases[own.phase], own.trip);
   to.stream = image_.stream_at(stream, places_);
   to.stream.m = product.one_size(0, 0, product.rank(0) - 1, "the number of rows");
-  to.operands[4] = product.has(2) ? address(product.id(2)) : 0;
-  to.operands[5] = product.has(3) ? address(product.id(3)) : 0;
-  to.sizes[1] = static_cast<Size>(product.variant().epilogue);
+  to.norm.product_bias = product.has(2) ? address(product.id(2)) : 0;
+  to.norm.product_residual = product.has(3) ? address(product.id(3)) : 0;
+  to.norm.product_epilogue = static_cast<Size>(product.variant().epilogue);
 }
 
 }  // namespace ark::cuda

@@ -38,7 +38,7 @@ void HostLinks::post_by(ChannelPlace& place, dma::RequestQueues& queues, dma::Pr
   const uint64_t base = mapped(reinterpret_cast<std::byte*>(&queues), sizeof queues);
   place.link = LinkKind::kPosted;
   place.queue = base + number * sizeof(dma::Ring);
-  place.first = tickets + number * 64;
+  place.first = tickets + number * kLineBytes;
 }
 
 // Tables hold a slot's size in 32 bits; requests address 16 GiB of a region.

@@ -94,6 +94,12 @@ ARK_DEVICE bool await_turn(Block& b, u64 turn) {
   return dev::ld_relaxed<dev::Scope::gpu>(&control->stop_at) == turn || is_stopped(b);
 }
 
+// Release: publishes the record and stop_at.
+ARK_DEVICE void publish_go(Control* control, u64 turn) {
+  if (ARK_BUG(relaxed_go)) return dev::st_relaxed<dev::Scope::gpu>(&control->go, turn);
+  dev::st_release<dev::Scope::gpu>(&control->go, turn);
+}
+
 ARK_DEVICE void lead_turn(Block& b, u64 turn, u64 step, u32* leave) {
   Control* control = at<Control>(b.p.control);
   if (b.thread == 0) *leave = await_post(b, step) ? 0 : 1;
@@ -109,9 +115,7 @@ ARK_DEVICE void lead_turn(Block& b, u64 turn, u64 step, u32* leave) {
   if (!ARK_BUG(go_without_barrier)) consumers_sync();
   if (b.thread != 0) return;
   if (*leave != 0) dev::st_relaxed<dev::Scope::gpu>(&control->stop_at, turn);
-  // Release: publishes the record and stop_at.
-  if (ARK_BUG(relaxed_go)) return dev::st_relaxed<dev::Scope::gpu>(&control->go, turn);
-  dev::st_release<dev::Scope::gpu>(&control->go, turn);
+  publish_go(control, turn);
 }
 
 ARK_APART bool open_turn(const LoopParameters& p, u64 turn, u64 step) {
@@ -147,7 +151,8 @@ ARK_APART bool close_step(const LoopParameters& p, u64 turn, u64 step) {
                                      (step - ARK_BUG(early_end)) * b.p.processors))
     return false;
   // Release: pairs with the host's acquire of done.
-  dev::st_release<dev::Scope::sys>(at<u64>(b.p.mailbox + 64 * (1 + static_cast<u64>(b.rank_index))), step);
+  dev::st_release<dev::Scope::sys>(at<u64>(b.p.mailbox + kLineBytes * (1 + static_cast<u64>(b.rank_index))),
+                                   step);
   return true;
 }
 
@@ -195,12 +200,8 @@ ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed)
   u64* relay = at<u64>(w.relay);
   if (w.relay != 0 && b.processor != 0) {
     wait_reached<dev::Scope::gpu>(b, point, relay, needed);
-  } else if (ARK_BUG(narrow_peer_wait)) {
-    wait_reached<dev::Scope::gpu>(b, point, counter, needed);
-  } else if (wait_reached<dev::Scope::sys>(b, point, counter, needed) && w.relay != 0) {
-    // Release: hands on what the acquire has brought.
-    if (ARK_BUG(relaxed_relay)) return dev::st_relaxed<dev::Scope::gpu>(relay, needed);
-    dev::st_release<dev::Scope::gpu>(relay, needed);
+  } else if (await_counter(b, point, counter, needed) && w.relay != 0) {
+    relay_to(relay, needed);
   }
 }
 
@@ -213,23 +214,16 @@ ARK_APART bool await_instance(const LoopParameters& p, u64 step, i32 n) {
   if (b.thread < i.waits) {
     const Wait& w = now.waits[b.thread];
     const bool credit = i.messages > 0 && i.readers_period == 0;
-    u64 needed = w.offset + w.stride * b.step;
-    if (w.wide == 0 && ARK_BUG(wrong_epoch)) needed -= w.stride;
-    if (w.wide == 0 && ARK_BUG(off_by_one_wait)) --needed;
-    if (w.wide == 0 && ARK_BUG(greedy_wait)) ++needed;
-    const bool skipped = (ARK_BUG(missing_phase_wait) && w.wide == 0) ||
-                         (ARK_BUG(missing_arrival_wait) && w.wide != 0 && !credit);
-    if (skipped) {
-      // a seeded bug
-    } else if (w.wide != 0) {
+    const u64 needed = needed_of(b, w);
+    const bool is_asked = is_awaited(w, credit);
+    if (is_asked && w.wide != 0) {
       await_peer(b, {credit ? LoopWait::kCredit : LoopWait::kArrival, i.phase, i.trip}, w, needed);
-    } else if (b.p.barrier == 0) {
+    } else if (is_asked && b.p.barrier == 0) {
       wait_reached<dev::Scope::gpu>(b, {LoopWait::kPhase, i.phase, i.trip}, at<const u32>(w.counter),
                                     static_cast<u32>(needed));
     }
   }
-  if (ARK_BUG(missing_barrier_after_wait)) return !has_stopped(b);
-  return !consumers_stopped(b);
+  return !stopped_after_waits(b);
 }
 
 // This processor's share of an instance.

@@ -18,7 +18,9 @@
 namespace ark::cuda {
 namespace {
 
-uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+// As cudaMalloc aligns.
+constexpr uint64_t kAlignment = 256;
+uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // A product whose tiles share outputs waits for the one that used its room before, so that a few of them go on side by
 // side.
@@ -223,18 +225,18 @@ void RankImage::plan_memory(uint64_t instances) {
   rank_.messages = take(instances * (p.channels.empty() ? 1 : kMaxMessages) * sizeof(Message));
   rank_.streams = take(streams_.size() * sizeof(Stream));
   rank_.caches = take(p.buffers.size() * sizeof(CachePages));
-  counters_ = take(p.phases.size() * 64);
+  counters_ = take(p.phases.size() * kLineBytes);
   borders_offset_ = words(static_cast<int64_t>(borders_.size()));
   heads_offset_ = words(static_cast<int64_t>(heads_.size()));
   aux_ = take(instances * kAuxSizes * sizeof(Size));
   table_bytes_ = arena_bytes_;
   // Then memory that starts as zeros.
-  channel_counters_ = take(p.channels.size() * 64);
-  tickets_ = take(uint64_t{64} * dma::kPriorities);
-  rank_.readers = take(p.phases.size() * 64);
-  rank_.ready = take(64);
-  rank_.through = take(64);
-  rank_.longest = take(64);
+  channel_counters_ = take(p.channels.size() * kLineBytes);
+  tickets_ = take(kLineBytes * dma::kPriorities);
+  rank_.readers = take(p.phases.size() * kLineBytes);
+  rank_.ready = take(kLineBytes);
+  rank_.through = take(kLineBytes);
+  rank_.longest = take(kLineBytes);
   const uint64_t act = take(static_cast<uint64_t>(setup_.binding->act_bytes) + 64);
   buffers_.assign(p.buffers.size(), ~uint64_t{0});
   inboxes_.assign(p.channels.size(), 0);
@@ -326,7 +328,8 @@ std::vector<std::byte> RankImage::tables(const RankPlaces& places) const {
   put(aux_, filler.aux.data(), filler.aux.size() * sizeof(Size));
   put(borders_offset_, borders_.data(), borders_.size() * 4);
   put(heads_offset_, heads_.data(), heads_.size() * 4);
-  for (std::size_t c = 0; c < p.phases.size(); ++c) put(counters_ + c * 64, &options_.counter_base, 4);
+  for (std::size_t c = 0; c < p.phases.size(); ++c)
+    put(counters_ + c * kLineBytes, &options_.counter_base, 4);
   put(rank_.streams, filler.streams.data(), filler.streams.size() * sizeof(Stream));
   uint64_t cache = rank_.caches;
   for (std::size_t b = 0; b < p.buffers.size(); ++b) {

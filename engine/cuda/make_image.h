@@ -53,7 +53,7 @@ class RankImage {
   // into the arena.
   uint64_t inbox_offset(int32_t channel) const { return inboxes_[channel]; }
   uint64_t counter_offset(int32_t channel) const {
-    return channel_counters_ + static_cast<uint64_t>(channel) * 64;
+    return channel_counters_ + static_cast<uint64_t>(channel) * kLineBytes;
   }
   // Of RingTickets, for posted links.
   uint64_t tickets_offset() const { return tickets_; }

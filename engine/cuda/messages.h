@@ -24,41 +24,63 @@ ARK_APART bool post_request(const LoopParameters& p, u64 step, const Instance& i
       });
 }
 
+// Of a message of that many bytes, or of a credit: what its counter comes to.
+ARK_DEVICE u64 raised_value(const Block& b, const Message& m, u64 bytes) {
+  const bool is_ahead = bytes > 0 ? ARK_BUG(early_store) : ARK_BUG(generous_credit);
+  return m.first + message_number(b, m) + !ARK_BUG(stale_store) + is_ahead;
+}
+// Release: publishes what all processors wrote into the slot, or that they have read it. A store will do: one at a
+// time writes the word, and messages of a channel end in order.
+ARK_DEVICE void store_counter(u64* counter, u64 value) {
+  if (ARK_BUG(relaxed_store)) return dev::st_relaxed<dev::Scope::sys>(counter, value);
+  if (ARK_BUG(narrow_store)) return dev::st_release<dev::Scope::gpu>(counter, value);
+  dev::st_release<dev::Scope::sys>(counter, value);
+}
+
 // One processor for all: the peer's counter for this message, one behind the last.
 ARK_DEVICE bool raise_peer(Block& b, const Instance& i, const Message& m, u64 bytes) {
   if (m.link == LinkKind::kPosted) return post_request(b.p, b.step, i, m, bytes);
   u64* counter = at<u64>(m.counter);
   if (m.link == LinkKind::kDevice) {
     dev::red_release_add<dev::Scope::gpu>(counter, u64{1});  // of a rank of this launch
-  } else {
-    // Release: publishes what all processors wrote into the slot, or that they have read it. A store will do:
-    // one at a time writes the word, and messages of a channel end in order.
-    const u64 ahead = (ARK_BUG(early_store) && bytes > 0) || (ARK_BUG(generous_credit) && bytes == 0);
-    const u64 value = m.first + message_number(b, m) + !ARK_BUG(stale_store) + ahead;
-    if (ARK_BUG(lost_peer_credit) && bytes == 0) return true;
-    if (ARK_BUG(relaxed_store)) {
-      dev::st_relaxed<dev::Scope::sys>(counter, value);
-    } else if (ARK_BUG(narrow_store)) {
-      dev::st_release<dev::Scope::gpu>(counter, value);
-    } else {
-      dev::st_release<dev::Scope::sys>(counter, value);
-    }
+  } else if (!(ARK_BUG(lost_peer_credit) && bytes == 0)) {
+    store_counter(counter, raised_value(b, m, bytes));
   }
   return true;
 }
 
+// How many processors were through before this one. Acquire and release: the last one stands behind all that the
+// others did.
+ARK_DEVICE u32 count_reader(u32* readers) {
+  if (ARK_BUG(narrow_readers)) return dev::atom_add<dev::Scope::cta>(readers, 1u);
+  return dev::atom_add<dev::Scope::gpu>(readers, 1u);
+}
+ARK_DEVICE bool is_last_of(u32 before, const Block& b, const Instance& i) {
+  if (ARK_BUG(first_one_sends) && i.readers_period == 0) return before == 0;
+  return before + 1 == static_cast<u32>(b.p.processors);
+}
+
 // Whether all processors of the rank are through with the instance's messages, this one as the last.
 ARK_DEVICE bool is_last_through(const Block& b, const Instance& i) {
-  // Acquire and release: the last one stands behind all that the others did.
   u32* readers = at<u32>(i.readers);
-  const u32 before = ARK_BUG(narrow_readers) ? dev::atom_add<dev::Scope::cta>(readers, 1u)
-                                             : dev::atom_add<dev::Scope::gpu>(readers, 1u);
-  const bool first = ARK_BUG(first_one_sends) && i.readers_period == 0;
+  const u32 before = count_reader(readers);
   if (ARK_BUG(every_one_sends)) return true;
-  if (first ? before != 0 : before + 1 != static_cast<u32>(b.p.processors)) return false;
+  if (!is_last_of(before, b, i)) return false;
   // Nobody raises the word again before it has waited for this instance, which orders the store.
   if (!ARK_BUG(restless_readers)) dev::st_relaxed<dev::Scope::gpu>(readers, 0u);
   return true;
+}
+
+// Release: publishes the block's stores into the slot, to a rank of this launch.
+ARK_DEVICE void raise_arrival(u64* counter) {
+  if (ARK_BUG(block_scope_arrival)) return dev::red_release_add<dev::Scope::cta>(counter, u64{1});
+  dev::red_release_add<dev::Scope::gpu>(counter, u64{1});
+}
+// What signal_instance() publishes.
+ARK_DEVICE void raise_phase(const Block& b, u32* counter, u32 raises) {
+  if (ARK_BUG(block_scope_signal)) return dev::red_release_add<dev::Scope::cta>(counter, raises);
+  if (ARK_BUG(lost_signal) && b.processor == 1) return;
+  dev::red_release_add<dev::Scope::gpu>(counter, raises + ARK_BUG(double_signal));
 }
 
 ARK_DEVICE bool signal_arrival(Block& b, const Instance& i, const Message& m) {
@@ -66,13 +88,7 @@ ARK_DEVICE bool signal_arrival(Block& b, const Instance& i, const Message& m) {
     if (!is_last_through(b, i) || ARK_BUG(lost_request)) return true;
     return raise_peer(b, i, m, static_cast<u64>(b.words->sent_bytes));
   }
-  // Release: publishes the block's stores into the slot, to a rank of this launch.
-  if (ARK_BUG(lost_doorbell) && b.processor == 1) return true;
-  if (ARK_BUG(block_scope_arrival)) {
-    dev::red_release_add<dev::Scope::cta>(at<u64>(m.counter), u64{1});
-  } else {
-    dev::red_release_add<dev::Scope::gpu>(at<u64>(m.counter), u64{1});
-  }
+  if (!(ARK_BUG(lost_doorbell) && b.processor == 1)) raise_arrival(at<u64>(m.counter));
   return true;
 }
 
@@ -89,11 +105,7 @@ ARK_DEVICE bool signal_instance(Block& b, const Call& call) {
   }
   // Release: publishes this processor's tiles; pairs with the acquire in await_instance.
   const u32 raises = static_cast<u32>(b.words->raises);
-  if (ARK_BUG(block_scope_signal)) {
-    dev::red_release_add<dev::Scope::cta>(at<u32>(i.counter), raises);
-  } else if (!(ARK_BUG(lost_signal) && b.processor == 1)) {
-    dev::red_release_add<dev::Scope::gpu>(at<u32>(i.counter), ARK_BUG(double_signal) ? raises + 1 : raises);
-  }
+  raise_phase(b, at<u32>(i.counter), raises);
   if (b.p.barrier == 0) return true;
   return wait_reached<dev::Scope::gpu>(b, {LoopWait::kBarrier, i.phase, i.trip}, at<const u32>(i.counter),
                                        static_cast<u32>(i.complete_offset + i.complete_stride * b.step));

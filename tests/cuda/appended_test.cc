@@ -130,7 +130,7 @@ TEST(Appended, HasNoInstanceAndAttentionWaitsForTheProducts) {
         ++attentions;
         for (i32 product = n - 1; product >= n - 3; --product) {
           ASSERT_EQ(code_of(p, all[product].phase), OpCode::kMatMul);
-          EXPECT_EQ(all[product].sizes[2] != 0, !gpt2 || product != n - 3);
+          EXPECT_EQ(all[product].product.tile_use != 0, !gpt2 || product != n - 3);
           EXPECT_TRUE(std::any_of(waits + all[n].first_wait, waits + all[n].first_wait + all[n].waits,
                                   [&](const Wait& w) {
                                     return w.counter == all[product].counter &&

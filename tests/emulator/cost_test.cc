@@ -216,10 +216,10 @@ const Lie kLies[] = {
        return counted.fences == said.fences + 1 && counted.atomics == said.atomics;
      }},
     {"a hidden dependent load", "engine/cuda/bodies/rows.h",
-     "float* x = call.operand<float>(0) + row * n;\n      float* out = call.operand<float>(3)",
-     "float* x = call.operand<float>(0) + row * n +\n"
-     "          (dev::block_id() == 2 && dev::ld_global(call.operand<const u32>(0)) == 0x7fc12345u);\n"
-     "      float* out = call.operand<float>(3)",
+     "float* x = at<float>(a.x) + row * n;\n      float* out = at<float>(a.out)",
+     "float* x = at<float>(a.x) + row * n +\n"
+     "          (dev::block_id() == 2 && dev::ld_global(at<const u32>(a.x)) == 0x7fc12345u);\n"
+     "      float* out = at<float>(a.out)",
      [](const Counts& said, const Counts& counted) {
        return counted.loads > said.loads && counted.fences == said.fences;
      }},

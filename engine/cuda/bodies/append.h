@@ -7,17 +7,17 @@
 
 namespace ark::cuda {
 
-// A token's angles, and pairs that they rotate (arXiv:2104.09864). Operands: 1, 2: cos, sin [L, R / 2]; 3: positions.
-// Sizes: 1: D; 2: R / 2; 3: L.
+// A token's angles, and pairs that they rotate (arXiv:2104.09864).
 template <bool kInterleaved, class Index>
 struct Angles {
   const float *cos, *sin;
   i32 dim, half;
-  ARK_DEVICE Angles(const Call& call, i64 token) : dim(call.size_at(1)), half(call.size_at(2)) {
-    i64 position = static_cast<i64>(dev::ld_global(call.operand<const Index>(3) + token));
-    position = dev::min(dev::max(position, i64{0}), static_cast<i64>(call.size_at(3)) - 1);
-    cos = call.operand<const float>(1) + position * half;
-    sin = call.operand<const float>(2) + position * half;
+  ARK_DEVICE Angles(const Call& call, const AngleTables& tables, const AngleSizes& sizes, i64 token)
+      : dim(call.size(sizes.dim)), half(call.size(sizes.pairs)) {
+    i64 position = static_cast<i64>(dev::ld_global(at<const Index>(tables.positions) + token));
+    position = dev::min(dev::max(position, i64{0}), static_cast<i64>(call.size(sizes.length)) - 1);
+    cos = at<const float>(tables.cos) + position * half;
+    sin = at<const float>(tables.sin) + position * half;
   }
   // What a head has for threads: a pair, or an element behind the rotated ones.
   ARK_DEVICE i32 pairs() const { return dim - half; }
@@ -33,19 +33,20 @@ struct Angles {
   }
 };
 
-// (x [T, H, D], cos, sin, positions, out): Angles. Size 0: heads.
+// All heads of a token.
 template <bool kInterleaved, class Index>
 struct Rotary : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i32 heads = call.size_at(0);
+    const RotaryArguments& a = call.i.rotary;
+    const i32 heads = call.size(a.heads);
     for (i64 t = tiles.first; t < tiles.last; ++t) {
-      const Angles<kInterleaved, Index> angles(call, t);
+      const Angles<kInterleaved, Index> angles(call, a.angles, a.turned, t);
       ARK_ROLLED
       for (i32 i = call.b.thread; i < heads * angles.pairs(); i += kConsumers) {
         const Division head = divide(i, angles.pairs());
         const i64 row = (t * heads + head.quotient) * angles.dim;
-        angles.rotate(call.operand<const float>(0) + row, head.rest,
-                      [&](i32 d, float v) { dev::st_global(call.operand<float>(4) + row + d, v); });
+        angles.rotate(at<const float>(a.x) + row, head.rest,
+                      [&](i32 d, float v) { dev::st_global(at<float>(a.out) + row + d, v); });
       }
     }
   }
@@ -102,7 +103,7 @@ struct KvStore {
   }
 };
 
-// (k [T, KH, D], v [T, KH, Dv], key pages, value pages [pages, KH][size, D] of E). Sizes: KH, page size, D, Dv.
+// A token's keys and values, into pages of E.
 template <class E>
 struct KvAppend : Quiet {
   using Store = KvStore<E, false>;
@@ -112,7 +113,7 @@ struct KvAppend : Quiet {
   // x [KH, dim] of a token: a warp takes a head.
   ARK_DEVICE static void append_scaled(const Call& call, const float* x, u8* pages, i32 dim,
                                        const RowPlace& to) {
-    const i32 heads = call.size_at(0), size = call.size_at(1);
+    const i32 heads = call.size(call.i.kv_append.heads), size = call.size(call.i.kv_append.page_size);
     const i64 each = Type::kFormat.head_bytes(size, dim);
     u8* const parts = pages + static_cast<i64>(to.page) * heads * each;
     ARK_ROLLED
@@ -122,7 +123,9 @@ struct KvAppend : Quiet {
 
   // Of a token: packs of its keys, then of its values.
   ARK_DEVICE static void append(const Call& call, i64 token, const RowPlace& to) {
-    const i32 heads = call.size_at(0), size = call.size_at(1), key = call.size_at(2), value = call.size_at(3);
+    const KvAppendArguments& a = call.i.kv_append;
+    const i32 heads = call.size(a.heads), size = call.size(a.page_size), key = call.size(a.dims[kOfKeys]),
+              value = call.size(a.dims[kOfValues]);
     const i32 keys = heads * key / Type::kPack, values = heads * value / Type::kPack;
     struct Numbers {
       float of[Type::kPack];
@@ -130,8 +133,8 @@ struct KvAppend : Quiet {
     in_turns<4>(
         call.b, 0, keys + values,
         [&](i32 i) {
-          const float* const x = i < keys ? call.operand<const float>(0) + token * heads * key
-                                          : call.operand<const float>(1) + token * heads * value;
+          const float* const x = i < keys ? at<const float>(a.added[kOfKeys]) + token * heads * key
+                                          : at<const float>(a.added[kOfValues]) + token * heads * value;
           const i32 first = (i < keys ? i : i - keys) * Type::kPack;
           Numbers numbers;
           ARK_UNROLL
@@ -142,7 +145,7 @@ struct KvAppend : Quiet {
           const i32 dim = i < keys ? key : value;
           const Division head = divide(i < keys ? i : i - keys, dim / Type::kPack);
           u8* const part =
-              (i < keys ? call.operand<u8>(2) : call.operand<u8>(3)) +
+              at<u8>(a.pages[i < keys ? kOfKeys : kOfValues]) +
               (static_cast<i64>(to.page) * heads + head.quotient) * Type::kFormat.head_bytes(size, dim);
           dev::st_global(
               reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + to.row * dim) + head.rest,
@@ -156,9 +159,10 @@ struct KvAppend : Quiet {
       if constexpr (Store::kHasScales) {
         ARK_ROLLED
         for (int which = 0; which < 2; ++which) {
-          const i32 dim = call.size_at(2 + which);
-          append_scaled(call, call.operand<const float>(which) + t * call.size_at(0) * dim,
-                        call.operand<u8>(2 + which), dim, to);
+          const KvAppendArguments& a = call.i.kv_append;
+          const i32 dim = call.size(a.dims[which]);
+          append_scaled(call, at<const float>(a.added[which]) + t * call.size(a.heads) * dim,
+                        at<u8>(a.pages[which]), dim, to);
         }
       } else {
         append(call, t, to);
@@ -167,8 +171,7 @@ struct KvAppend : Quiet {
   }
 };
 
-// (q [T, H, D], cos, sin, positions, k [T, KH, D], v [T, KH, Dv], out, key pages, value pages): Angles, KvAppend.
-// Sizes: 0: H; 4: KH; 5: page size; 6: Dv. A tile's key and value come through scratch.
+// Both, by token and KV head: a tile's key and value come through scratch.
 template <bool kInterleaved, class Index, class E>
 struct RotaryAppend : Quiet {
   using Store = KvStore<E, true>;
@@ -176,7 +179,8 @@ struct RotaryAppend : Quiet {
   ARK_DEVICE static void append(const Call& call, const float* x, u8* part, i32 dim, const RowPlace& to,
                                 int warp) {
     if constexpr (Store::kHasScales) {
-      if (call.b.warp == warp) Store::store_scaled(call.b.lane, x, part, call.size_at(5), to.row, dim);
+      if (call.b.warp == warp)
+        Store::store_scaled(call.b.lane, x, part, call.size(call.i.rotary_append.page_size), to.row, dim);
     } else {
       ARK_ROLLED
       for (i32 d = call.b.thread * Store::Type::kPack; d < dim; d += kConsumers * Store::Type::kPack)
@@ -185,15 +189,16 @@ struct RotaryAppend : Quiet {
   }
 
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i32 heads = call.size_at(0), dim = call.size_at(1), kv_heads = call.size_at(4),
-              size = call.size_at(5), value = call.size_at(6);
+    const RotaryAppendArguments& a = call.i.rotary_append;
+    const i32 heads = call.size(a.heads), dim = call.size(a.turned.dim), kv_heads = call.size(a.kv_heads),
+              size = call.size(a.page_size), value = call.size(a.value_dim);
     float* const key_here = reinterpret_cast<float*>(call.b.scratch);
     float* const value_here = key_here + dim;
     for (i64 tile = tiles.first; tile < tiles.last; ++tile) {
       const Division place = divide(static_cast<i32>(tile), kv_heads);
       const i64 t = place.quotient, head = place.rest;
       const RowPlace to = place_of(call.b, t);
-      const Angles<kInterleaved, Index> angles(call, t);
+      const Angles<kInterleaved, Index> angles(call, a.angles, a.turned, t);
       const i32 first = divide(heads * place.rest, kv_heads).quotient,
                 last = divide(heads * (place.rest + 1), kv_heads).quotient;
       const i32 pairs = angles.pairs(), queries = (last - first) * pairs, all = queries + pairs + value;
@@ -202,24 +207,23 @@ struct RotaryAppend : Quiet {
         const i32 behind = i - queries;
         if (behind >= pairs) {
           const i32 d = behind - pairs;
-          value_here[d] = dev::ld_global(call.operand<const float>(5) + tile * value + d);
+          value_here[d] = dev::ld_global(at<const float>(a.v) + tile * value + d);
         } else if (behind >= 0) {
-          angles.rotate(call.operand<const float>(4) + tile * dim, behind,
-                        [&](i32 d, float v) { key_here[d] = v; });
+          angles.rotate(at<const float>(a.k) + tile * dim, behind, [&](i32 d, float v) { key_here[d] = v; });
         } else {
           const Division query = divide(i, pairs);
           const i64 row = (t * heads + first + query.quotient) * dim;
-          angles.rotate(call.operand<const float>(0) + row, query.rest,
-                        [&](i32 d, float v) { dev::st_global(call.operand<float>(6) + row + d, v); });
+          angles.rotate(at<const float>(a.q) + row, query.rest,
+                        [&](i32 d, float v) { dev::st_global(at<float>(a.out) + row + d, v); });
         }
       }
       consumers_sync();
-      const auto part = [&](int operand, i32 of) {
-        return call.operand<u8>(operand) +
+      const auto part = [&](int which, i32 of) {
+        return at<u8>(a.pages[which]) +
                (static_cast<i64>(to.page) * kv_heads + head) * Store::Type::kFormat.head_bytes(size, of);
       };
-      append(call, key_here, part(7, dim), dim, to, 0);
-      append(call, value_here, part(8, value), value, to, 1);
+      append(call, key_here, part(kOfKeys, dim), dim, to, 0);
+      append(call, value_here, part(kOfValues, value), value, to, 1);
       if (tile + 1 < tiles.last) consumers_sync();
     }
   }
@@ -229,8 +233,6 @@ struct RotaryAppend : Quiet {
 enum Rotation { kUnturned, kHalves, kInterleaved };
 
 // A product's finished tile, of heads that lie whole in its panel: what Rotary and KvAppend would do behind it.
-// Instance of the product (bodies/product_output.h). Sizes 2: kTileRotated, kTileAppended; 4: D; 5: R / 2; 6: L; 7: KH;
-// 8: page size. Operands 4: out, unless it is appended; 5, 6: cos, sin [L, R / 2]; 7: pages of E.
 template <Rotation kRotation, class E>
 struct AppendedTile {
   using Store = KvStore<E, true>;
@@ -250,7 +252,7 @@ struct AppendedTile {
         outputs(reinterpret_cast<float*>(b.scratch + kBorderBytes) + (kHasWideTiles ? tile.outputs : 0)),
         places(row_places(b.scratch)),
         panel_bits(log2_of(static_cast<u32>(i.stream.panel))),
-        dim(i.sizes[4]) {
+        dim(i.product.dim) {
     const StreamTiles tiles(i.stream, tile.rows);
     const StreamTile own(tiles, tile.number);
     is_one_of_blocks = tiles.blocks > 1 || tiles.wide;
@@ -260,8 +262,10 @@ struct AppendedTile {
     columns = dev::min(i.stream.panel, i.stream.n - column);
   }
 
-  ARK_DEVICE bool is_rotated() const { return kRotation != kUnturned && (i.sizes[2] & kTileRotated) != 0; }
-  ARK_DEVICE bool is_appended() const { return (i.sizes[2] & kTileAppended) != 0; }
+  ARK_DEVICE bool is_rotated() const {
+    return kRotation != kUnturned && (i.product.tile_use & kTileRotated) != 0;
+  }
+  ARK_DEVICE bool is_appended() const { return (i.product.tile_use & kTileAppended) != 0; }
 
   // How far the pairs are turned that elements of a head from `d` on are of.
   template <int kCount>
@@ -273,20 +277,21 @@ struct AppendedTile {
   }
   template <int kCount>
   ARK_DEVICE Turns<kCount> turns_of(i32 row, i32 d) const {
-    const i32 half = i.sizes[5], position = dev::min(dev::max(places[row].position, 0), i.sizes[6] - 1);
+    const i32 half = i.product.pairs,
+              position = dev::min(dev::max(places[row].position, 0), i.product.length - 1);
     Turns<kCount> turns;
     ARK_UNROLL
     for (int n = 0; n < kCount; ++n) {
       const bool is_turned = is_rotated() && d + n < 2 * half;
       const i64 angle = static_cast<i64>(position) * half + pair_of(d + n, half);
-      turns.cos[n] = is_turned ? dev::ld_nc(at<const float>(i.operands[5]) + angle) : 1.0f;
-      turns.sin[n] = is_turned ? dev::ld_nc(at<const float>(i.operands[6]) + angle) : 0.0f;
+      turns.cos[n] = is_turned ? dev::ld_nc(at<const float>(i.product.cos) + angle) : 1.0f;
+      turns.sin[n] = is_turned ? dev::ld_nc(at<const float>(i.product.sin) + angle) : 0.0f;
     }
     return turns;
   }
   // Element `d` of a head.
   ARK_DEVICE float turned(const float* head, i32 d, float cos, float sin) const {
-    const i32 half = i.sizes[5];
+    const i32 half = i.product.pairs;
     if (!is_rotated() || d >= 2 * half) return head[d];
     const bool interleaved = kRotation == kInterleaved, is_first = interleaved ? d % 2 == 0 : d < half;
     const i32 apart = interleaved ? 1 : half;
@@ -294,8 +299,8 @@ struct AppendedTile {
     return is_first ? one * cos - other * sin : one * sin + other * cos;
   }
   ARK_DEVICE u8* part(const RowPlace& place, i32 head) const {
-    const i64 bytes = Store::Type::kFormat.head_bytes(i.sizes[8], dim);
-    return at<u8>(i.operands[7]) + (static_cast<i64>(place.page) * i.sizes[7] + head) * bytes;
+    const i64 bytes = Store::Type::kFormat.head_bytes(i.product.page_size, dim);
+    return at<u8>(i.product.pages) + (static_cast<i64>(place.page) * i.product.heads + head) * bytes;
   }
   ARK_DEVICE void put(i32 row, Division head, const float (&v)[kPack]) const {
     if (is_appended()) {
@@ -304,7 +309,7 @@ struct AppendedTile {
       E* const to = reinterpret_cast<E*>(part(place, first_head + head.quotient)) + place.row * dim;
       dev::st_global(reinterpret_cast<typename Store::Type::Pack*>(to + head.rest), Store::Type::narrow(v));
     } else {
-      float* const to = at<float>(i.operands[4]) + static_cast<i64>(row0 + row) * i.stream.n + column +
+      float* const to = at<float>(i.product.out) + static_cast<i64>(row0 + row) * i.stream.n + column +
                         head.quotient * dim + head.rest;
       ARK_UNROLL
       for (int k = 0; k < kPack; ++k) dev::st_global(to + k, v[k]);
@@ -345,7 +350,7 @@ struct AppendedTile {
       float* const x = outputs + (row.quotient << panel_bits) + row.rest * dim;
       if (is_rotated()) turn(x, row.quotient);
       const RowPlace place = places[row.quotient];
-      Store::store_scaled(b.lane, x, part(place, first_head + row.rest), i.sizes[8], place.row, dim);
+      Store::store_scaled(b.lane, x, part(place, first_head + row.rest), i.product.page_size, place.row, dim);
     }
   }
   ARK_DEVICE void turn(float* x, i32 row) const {

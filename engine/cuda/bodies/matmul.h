@@ -126,7 +126,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   // x of the batch whose pieces begin at `border`; parts are on their way then.
   ARK_DEVICE void load_batch(const XRows& to, const i32* border) const {
     const bool apart = is_apart();
-    const XBatch batch{call.template operand<const float>(0) + static_cast<i64>(row0) * s.k,
+    const XBatch batch{at<const float>(call.i.product.x) + static_cast<i64>(row0) * s.k,
                        s.k,
                        border,
                        apart ? 1 : count(),
@@ -279,7 +279,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   }
   ARK_DEVICE static void prepare(const Call& call, Tiles) {
     const Stream& s = call.i.stream;
-    if (call.i.sizes[2] != 0 && !(ARK_BUG(stale_places) && call.b.step > 0))
+    if (call.i.product.tile_use != 0 && !(ARK_BUG(stale_places) && call.b.step > 0))
       look_up_places(call.b.p, 0, dev::min(kRowBlock, call.size(s.m)));
     ARK_ROLLED
     for (i32 p = call.b.thread; p <= s.pieces; p += kConsumers)

@@ -20,42 +20,42 @@ ARK_APART i64 place_by_table(const Size* table, int input, const i32* vals, i64 
   return offset;
 }
 
-// (inputs..., out). Expression: generated (engine/cuda/pointwise_source.h). Sizes: product of four: elements;
-// 4 + i: how input i lies: 0 like out, 1 along the last axis, 2 one element, 3 by the table `aux`: four dims
-// of out, then four of each input; 12: last axis of out.
+// Expression: generated (engine/cuda/pointwise_source.h).
 template <class Expression>
 struct Pointwise : Quiet {
   ARK_DEVICE static i64 place(const Call& call, int input, i64 element) {
-    const i32 kind = call.i.sizes[4 + input];
-    if (kind == 0) return element;
-    if (kind == 1) return element % call.size_at(12);
-    if (kind == 2) return 0;
+    const PointwiseArguments& a = call.i.pointwise;
+    const i32 placement = a.placements[input];
+    if (placement == kLikeOutput) return element;
+    if (placement == kAlongLastAxis) return element % call.size(a.last_axis);
+    if (placement == kOneElement) return 0;
     return place_by_table(at<const Size>(call.i.aux), input, call.b.vals, element);
   }
 
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i64 end = dev::min(tiles.last * kElementTile, call.product(0));
+    const PointwiseArguments& a = call.i.pointwise;
+    const i64 end = dev::min(tiles.last * kElementTile, call.product(a.elements));
     ARK_ROLLED
     for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers) {
       float in[Expression::kInputs];
       ARK_UNROLL
       for (int n = 0; n < Expression::kInputs; ++n)
-        in[n] = dev::ld_global(call.operand<const float>(n) + place(call, n, i));
-      dev::st_global(call.operand<float>(kOperands - 1) + i, Expression::apply(in));
+        in[n] = dev::ld_global(at<const float>(a.inputs[n]) + place(call, n, i));
+      dev::st_global(at<float>(a.out) + i, Expression::apply(in));
     }
   }
 };
 
-// (x) of four bytes, into the slot of message 0. Sizes: product of four: elements. Tile: kSendTile bytes.
+// Into the slot of message 0. Tile: kSendTile bytes.
 struct Send : Quiet {
   static constexpr bool kSends = true;
   ARK_DEVICE static Tiles bytes(const Call& call, Tiles tiles) {
-    const i64 all = call.product(0) * 4;
+    const i64 all = call.product(call.i.send.elements) * 4;
     return {dev::min(tiles.first * kSendTile, all), dev::min(tiles.last * kSendTile, all)};
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const Tiles own = bytes(call, tiles);
-    const u32* const from = call.operand<const u32>(0) + own.first / 4;
+    const u32* const from = at<const u32>(call.i.send.x) + own.first / 4;
     u32* const to = at<u32>(call.slot(call.messages[0])) + own.first / 4;
     in_turns<8>(
         call.b, 0, static_cast<i32>((own.last - own.first) / 4),
@@ -63,18 +63,17 @@ struct Send : Quiet {
   }
 };
 
-// Where rank r's part lies: operand r is the own part, the others come by message, in rank order.
+// Where rank r's part lies: the own one in `parts`, the others come by message, in rank order.
 template <class T>
-ARK_DEVICE const T* part_of(const Call& call, int r) {
+ARK_DEVICE const T* part_of(const Call& call, const u64 (&parts)[kMaxParts], int r) {
   const int own = call.b.rank->rank;
-  return r == own ? call.operand<const T>(r) : at<const T>(call.slot(call.messages[r < own ? r : r - 1]));
+  return r == own ? at<const T>(parts[r]) : at<const T>(call.slot(call.messages[r < own ? r : r - 1]));
 }
 
-// Own part at operand `rank`, bias 8, residual 9, out 10. Sizes: product of four: elements; 4: last axis; 5:
-// epilogue bits.
+// The sum of all ranks' parts, with its epilogue.
 template <int kRanks>
 struct RecvReduce : Quiet {
-  static_assert(kRanks >= 2 && kRanks <= 8);
+  static_assert(kRanks >= 2 && kRanks <= kMaxParts);
   // The tree of program.h: sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).
   template <int kFirst, int kLast, int kCount>
   ARK_DEVICE static float sum(const float (&part)[kCount]) {
@@ -86,15 +85,17 @@ struct RecvReduce : Quiet {
     }
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i64 first = tiles.first * kElementTile, end = dev::min(tiles.last * kElementTile, call.product(0));
-    const u32 width = static_cast<u32>(call.size_at(4)), column = static_cast<u32>(first % width);
-    const u32 bits = static_cast<u32>(call.i.sizes[5]);
+    const ReduceArguments& a = call.i.reduce;
+    const i64 first = tiles.first * kElementTile,
+              end = dev::min(tiles.last * kElementTile, call.product(a.elements));
+    const u32 width = static_cast<u32>(call.size(a.width)), column = static_cast<u32>(first % width);
+    const u32 bits = static_cast<u32>(a.epilogue);
     const float* parts[kRanks];
     ARK_UNROLL
-    for (int r = 0; r < kRanks; ++r) parts[r] = part_of<float>(call, r) + first;
-    const float* const bias = call.operand<const float>(8);
-    const float* const residual = call.operand<const float>(9) + first;
-    float* const out = call.operand<float>(10) + first;
+    for (int r = 0; r < kRanks; ++r) parts[r] = part_of<float>(call, a.parts, r) + first;
+    const float* const bias = at<const float>(a.bias);
+    const float* const residual = at<const float>(a.residual) + first;
+    float* const out = at<float>(a.out) + first;
     struct Loaded {
       float part[kRanks];
       EpilogueTerms terms;
@@ -115,15 +116,16 @@ struct RecvReduce : Quiet {
   }
 };
 
-// Own part at operand `rank`, out 10; of four bytes. Sizes: elements of out behind the axis; 1 + r: of part r.
+// All ranks' parts, one behind the other along an axis.
 struct RecvConcat : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i64 width = call.size_at(0);
+    const ConcatArguments& a = call.i.concat;
+    const i64 width = call.size(a.width);
     for (i64 t = tiles.first; t < tiles.last; ++t) {
-      u32* out = call.operand<u32>(10) + t * width;
+      u32* out = at<u32>(a.out) + t * width;
       for (int r = 0; r < call.b.rank->ranks; ++r) {
-        const i32 n = call.size_at(1 + r);
-        const u32* part = part_of<u32>(call, r) + t * n;
+        const i32 n = call.size(a.part_widths[r]);
+        const u32* part = part_of<u32>(call, a.parts, r) + t * n;
         in_turns<4>(
             call.b, 0, n, [&](i32 k) { return dev::ld_global(part + k); },
             [&](i32 k, u32 v) { dev::st_global(out + k, v); });

@@ -38,9 +38,8 @@ ARK_DEVICE dev::f32x4 sum_of_groups(const float* first, i64 apart, i32 size) {
   return {tree<kNode>(a, size), tree<kNode>(b, size), tree<kNode>(c, size), tree<kNode>(d, size)};
 }
 
-// A tile of a product (x, W, bias?, residual?, out). Size 0: epilogue bits; 1: whether the output is stored as parts of
-// X; 2: what becomes of it else (finished_tile.h), by variant number 3 of the kernel. Gated: the residual is the second
-// product's bias. kKeepsHere: a gated product's first sums wait in scratch; else where the output will be.
+// A tile of a product, whose output is stored as floats or as parts of X. kKeepsHere: a gated product's first sums wait
+// in scratch; else where the output will be.
 template <int kPanel, bool kKeepsHere, class X>
 struct ProductOutput : Quiet {
   static constexpr int kAtOnce = 4;  // elements of an output that a thread has in hand
@@ -59,7 +58,7 @@ struct ProductOutput : Quiet {
       : call(c),
         s(c.i.stream),
         tiles(s, c.size(s.m)),
-        bits(static_cast<u32>(c.i.sizes[0])),
+        bits(static_cast<u32>(c.i.product.epilogue)),
         tile_sums(reinterpret_cast<float*>(c.b.scratch + kBorderBytes)) {}
 
   ARK_DEVICE bool is_gated() const { return s.second != 0; }
@@ -68,7 +67,7 @@ struct ProductOutput : Quiet {
   ARK_DEVICE float* first_sum(i32 panel, int e) const {
     if constexpr (kKeepsHere) return tile_sums + rows * kPanel + e;
     const Place to = output_at(panel, e);
-    return to.is_there ? call.operand<float>(4) + to.element : nullptr;
+    return to.is_there ? at<float>(call.i.product.out) + to.element : nullptr;
   }
   ARK_DEVICE void put_first_sum(i32 panel, int e, float v) const {
     if constexpr (kKeepsHere) {
@@ -103,13 +102,14 @@ struct ProductOutput : Quiet {
       const Place to = output_at(panel, call.b.thread + (first + i) * kConsumers);
       terms[i] = {};  // what was there is of no use: it takes no registers
       if (to.is_there)
-        terms[i] = epilogue_terms(bits, call.operand<const float>(2), to.column, call.operand<const float>(3),
-                                  is_gated() ? to.column : to.element);
+        terms[i] =
+            epilogue_terms(bits, at<const float>(call.i.product.bias), to.column,
+                           at<const float>(call.i.product.residual), is_gated() ? to.column : to.element);
     }
   }
 
   // Outputs stay in scratch for who rotates or appends them.
-  ARK_DEVICE bool is_used_here() const { return call.i.sizes[2] != 0; }
+  ARK_DEVICE bool is_used_here() const { return call.i.product.tile_use != 0; }
 
   // Of a tile whose sums others share the first terms are there; loaded as early elsewhere they would take registers.
   ARK_DEVICE void write(i32 panel) {
@@ -136,10 +136,10 @@ struct ProductOutput : Quiet {
         if (is_gated()) v = v * (second_bias != 0 ? tile_sums[e] + terms[i].residual : tile_sums[e]);
         if (is_used_here()) {
           tile_sums[e] = v;
-        } else if (sizeof(X) < sizeof(float) && call.i.sizes[1] != 0) {
-          store_x<X>(call.operand<float>(4), to.element, v);
+        } else if (sizeof(X) < sizeof(float) && call.i.product.stores_parts != 0) {
+          store_x<X>(at<float>(call.i.product.out), to.element, v);
         } else {
-          store_x<float>(call.operand<float>(4), to.element, v);
+          store_x<float>(at<float>(call.i.product.out), to.element, v);
         }
       }
     }

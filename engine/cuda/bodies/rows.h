@@ -43,17 +43,17 @@ struct TableRow<Codes<kBits, kTerms>> {
   }
 };
 
-// (ids, table, out). Sizes: row length, rows, columns of a panel (0: row-major table), first row's id, rows
-// of a block of codes.
+// A token's row of the table; zeros where another rank has it.
 template <class W, class Index>
 struct Embed : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i32 width = call.size_at(0), rows = call.size_at(1), panel = call.size_at(2);
+    const EmbedArguments& a = call.i.embed;
+    const i32 width = call.size(a.width), rows = call.size(a.rows), panel = call.size(a.panel);
     for (i64 t = tiles.first; t < tiles.last; ++t) {
-      const i64 row = static_cast<i64>(dev::ld_global(call.operand<const Index>(0) + t)) - call.size_at(3);
+      const i64 row = static_cast<i64>(dev::ld_global(at<const Index>(a.ids) + t)) - call.size(a.first);
       const bool is_here = row >= 0 && row < rows;
-      const TableRow<W> from(call.operand<const u8>(1), is_here ? row : 0, width, panel, call.size_at(4));
-      float* const out = call.operand<float>(2) + t * width;
+      const TableRow<W> from(at<const u8>(a.table), is_here ? row : 0, width, panel, call.size(a.block_rows));
+      float* const out = at<float>(a.out) + t * width;
       const i32 there = is_here ? width : 0;
       in_turns<4>(
           call.b, 0, there, [&](i32 k) { return from.at(k); },
@@ -64,10 +64,10 @@ struct Embed : Quiet {
   }
 };
 
-// (x, scale?, bias?, out). Size: row length. Real: epsilon. The block takes a row. X: what it stores (bodies/parts.h).
+// The block takes a row. X: what it stores (bodies/parts.h).
 //
 // Where a product whose tiles share outputs leaves them to the norm behind it (Stream::partials), its sums are taken up
-// here: x is written too. Operands 4, 5: that product's bias and residual; size 1: its epilogue bits.
+// here: x is written too.
 template <bool kRms, class X>
 struct Norm : Quiet {
   static constexpr int kHeld = kRms ? 8 : 4;  // elements that a thread holds, with what they are scaled by
@@ -92,8 +92,8 @@ struct Norm : Quiet {
     float x[kHeld], scale[kHeld],
         bias[kRms ? 1 : kHeld];  // RMS norms seldom have one: it is read when it is added
     ARK_DEVICE void load_scales(const Call& call, i32 first, i32 n) {
-      const float* scales = call.operand<const float>(1);
-      const float* biases = call.operand<const float>(2);
+      const float* scales = at<const float>(call.i.norm.scale);
+      const float* biases = at<const float>(call.i.norm.bias);
       ARK_UNROLL
       for (int i = 0; i < kHeld; ++i) {
         const i32 k = first + call.b.thread + i * kConsumers;
@@ -134,17 +134,17 @@ struct Norm : Quiet {
   // Row `row` of the product before: the sums of its groups, with its epilogue, to x and to scratch.
   ARK_DEVICE static void take_up(const Call& call, i32 groups, i64 row, i32 n, float* x, float* here) {
     const Stream& s = call.i.stream;
-    const u32 bits = static_cast<u32>(call.i.sizes[1]);
+    const u32 bits = static_cast<u32>(call.i.norm.product_epilogue);
     const i32 rows = call.size(s.m), panel_bits = log2_of(static_cast<u32>(s.panel));
     const i64 apart = place_of_partials(s, rows, 1, 0, 0);
     ARK_ROLLED
     for (i32 k = call.b.thread * 4; k < n; k += kConsumers * 4) {
       dev::f32x4 bias{}, residual{};
       if ((bits & kEpilogueBias) != 0)
-        bias = dev::ld_nc(reinterpret_cast<const dev::f32x4*>(call.operand<const float>(4) + k));
+        bias = dev::ld_nc(reinterpret_cast<const dev::f32x4*>(at<const float>(call.i.norm.product_bias) + k));
       if ((bits & kEpilogueResidual) != 0)
-        residual =
-            dev::ld_global(reinterpret_cast<const dev::f32x4*>(call.operand<const float>(5) + row * n + k));
+        residual = dev::ld_global(
+            reinterpret_cast<const dev::f32x4*>(at<const float>(call.i.norm.product_residual) + row * n + k));
       const float* first = at<const float>(s.partials) + place_of_partials(s, rows, 0, k >> panel_bits, row) +
                            (k & (s.panel - 1));
       const dev::f32x4 sum = sum_of_groups(first, apart, ARK_BUG(group_left_out) ? groups / 2 : groups);
@@ -159,10 +159,11 @@ struct Norm : Quiet {
 
   // The model's numbers come from memory, unless they are asked for before the wait.
   ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
-    const i32 n = call.size_at(0);
+    const NormArguments& a = call.i.norm;
+    const i32 n = call.size(a.width);
     if (tiles.first >= tiles.last) return;
-    const float* const numbers[] = {call.operand<const float>(1), call.operand<const float>(2),
-                                    call.operand<const float>(4)};
+    const float* const numbers[] = {at<const float>(a.scale), at<const float>(a.bias),
+                                    at<const float>(a.product_bias)};
     ARK_ROLLED
     for (i32 k = call.b.thread * 32; k < n; k += kConsumers * 32) {  // lines of 128 bytes
       ARK_UNROLL
@@ -172,13 +173,14 @@ struct Norm : Quiet {
   }
 
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i32 n = call.size_at(0);
+    const NormArguments& a = call.i.norm;
+    const i32 n = call.size(a.width);
     const Stream& s = call.i.stream;
     const i32 groups = s.partials == 0 ? 1 : StreamTiles(s, call.size(s.m)).groups;
     float* room = reinterpret_cast<float*>(call.b.scratch);
     for (i64 row = tiles.first; row < tiles.last; ++row) {
-      float* x = call.operand<float>(0) + row * n;
-      float* out = call.operand<float>(3) + row * n;
+      float* x = at<float>(a.x) + row * n;
+      float* out = at<float>(a.out) + row * n;
       Held held;
       if (n <= kPart) held.load_scales(call, 0, n);
       const float* here = x;  // or in scratch: loads that know both
@@ -199,13 +201,12 @@ struct Norm : Quiet {
         // Other words than the mean's: a slow warp may still read those.
         variance = block_sum(call, squares, room + kConsumerWarps) / static_cast<float>(n);
       }
-      const float inverse = 1.0f / dev::sqrt(variance + call.i.reals[0]);
-      const bool has_scale = call.operand<const float>(1) != nullptr,
-                 has_bias = call.operand<const float>(2) != nullptr;
+      const float inverse = 1.0f / dev::sqrt(variance + a.epsilon);
+      const bool has_scale = a.scale != 0, has_bias = a.bias != 0;
       for_parts<true>(call, here, n, held, [&](int i, i32 k) {
         float y = (held.x[i] - mean) * inverse;
         if (has_scale) y = y * held.scale[i];
-        if (has_bias) y = y + (kRms ? dev::ld_nc(call.operand<const float>(2) + k) : held.bias[kRms ? 0 : i]);
+        if (has_bias) y = y + (kRms ? dev::ld_nc(at<const float>(a.bias) + k) : held.bias[kRms ? 0 : i]);
         store_x<X>(out, k, y);
       });
       if (row + 1 < tiles.last) consumers_sync();
@@ -213,7 +214,7 @@ struct Norm : Quiet {
   }
 };
 
-// (x, out). Size: row length. Real: the operator's parameter. A warp takes a row: those of routers are short and many.
+// A warp takes a row: those of routers are short and many.
 // Operator: of base/ir/rowwise.h.
 template <class Operator>
 struct Rowwise : Quiet {
@@ -245,22 +246,24 @@ struct Rowwise : Quiet {
     }
   };
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i32 n = call.size_at(0);
+    const RowwiseArguments& a = call.i.rowwise;
+    const i32 n = call.size(a.width);
     for (i64 row = tiles.first + call.b.warp; row < tiles.last; row += kConsumerWarps) {
-      WarpRow one{call.operand<const float>(0) + row * n, call.operand<float>(1) + row * n, n, call.b.lane};
-      Operator::of(one, call.i.reals[0]);
+      WarpRow one{at<const float>(a.x) + row * n, at<float>(a.out) + row * n, n, call.b.lane};
+      Operator::of(one, a.parameter);
     }
   }
 };
 
-// (x [T, ...], out [R, ...]) of four bytes. Size: elements of a row.
+// The rows that logits are asked of.
 struct SelectRows : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i32 n = call.size_at(0);
+    const SelectRowsArguments& a = call.i.select_rows;
+    const i32 n = call.size(a.width);
     const StepRow* rows = record_array<StepRow>(call.b, StepArray::kRows);
     for (i64 r = tiles.first; r < tiles.last; ++r) {
-      const u32* from = call.operand<const u32>(0) + static_cast<i64>(dev::ld_global(&rows[r].token)) * n;
-      u32* const out = call.operand<u32>(1) + r * n;
+      const u32* from = at<const u32>(a.x) + static_cast<i64>(dev::ld_global(&rows[r].token)) * n;
+      u32* const out = at<u32>(a.out) + r * n;
       in_turns<4>(
           call.b, 0, n, [&](i32 k) { return dev::ld_global(from + k); },
           [&](i32 k, u32 v) { dev::st_global(out + k, v); });
@@ -268,23 +271,24 @@ struct SelectRows : Quiet {
   }
 };
 
-// (x, outputs...) of four bytes: parts of rows. Sizes: product of four: rows; elements of an input row; then
-// per output its first element and how many.
+// Parts of rows.
 template <int kOutputs>
 struct Copy : Quiet {
   ARK_DEVICE static i64 grid(const Call& call) {
     i64 most = 0;
-    for (int o = 0; o < kOutputs; ++o) most = dev::max(most, static_cast<i64>(call.size_at(6 + 2 * o)));
-    return (call.product(0) * most + kElementTile - 1) / kElementTile;
+    for (int o = 0; o < kOutputs; ++o)
+      most = dev::max(most, static_cast<i64>(call.size(call.i.copy.taken[o].width)));
+    return (call.product(call.i.copy.rows) * most + kElementTile - 1) / kElementTile;
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i64 rows = call.product(0), width = call.size_at(4);
+    const CopyArguments& a = call.i.copy;
+    const i64 rows = call.product(a.rows), width = call.size(a.width);
     for (int o = 0; o < kOutputs; ++o) {
-      const i64 first = call.size_at(5 + 2 * o), n = call.size_at(6 + 2 * o);
+      const i64 first = call.size(a.taken[o].first), n = call.size(a.taken[o].width);
       const i64 end = dev::min(tiles.last * kElementTile, rows * n);
       for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers)
-        dev::st_global(call.operand<u32>(1 + o) + i,
-                       dev::ld_global(call.operand<const u32>(0) + i / n * width + first + i % n));
+        dev::st_global(at<u32>(a.outputs[o]) + i,
+                       dev::ld_global(at<const u32>(a.x) + i / n * width + first + i % n));
     }
   }
 };

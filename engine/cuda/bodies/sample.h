@@ -6,7 +6,7 @@
 // k-th token, or of the last that top_p keeps, is found digit by digit: each pass over the row counts (or
 // adds up) what lies in each of 16 ranges. Sums are integers of 2^-44, so that no order of adding matters.
 //
-// (logits [R, V]). Size: V. A block takes a row.
+// A block takes a row.
 #pragma once
 
 #include "engine/cuda/bodies/keys.h"
@@ -113,7 +113,7 @@ struct Sample : Quiet {
 
   ARK_DEVICE double weight(float logit) const { return weight_of(logit, largest, row.sampling.temperature); }
 
-  static constexpr double kUnit = 17592186044416.0;  // 2^44
+  static constexpr double kUnit = 0x1p44;
 
   // Of a token: 1, or its weight.
   ARK_DEVICE u64 measure(float logit, bool by_weight) const {
@@ -224,7 +224,7 @@ struct Sample : Quiet {
         const float logit = dev::ld_global(logits + t);
         // gumbel(bits) is at most this: most tokens need no logarithm.
         const double base = logit * scale;
-        const double bound = (dev::leading_zeros(~bits) + 1) * 0.6931471805599453;
+        const double bound = (dev::leading_zeros(~bits) + 1) * kLn2;
         if (!(base + bound >= best.value)) continue;
         if (least != 0 && (key_of(logit, t) < least || !(logit > -infinity()))) continue;
         if (row.sampling.min_p > 0 && !(weight(logit) >= row.sampling.min_p)) continue;
@@ -297,8 +297,8 @@ struct Sample : Quiet {
   ARK_DEVICE void run_row(i64 number) {
     const RankTables& rank = *call.b.rank;
     row = record_array<StepRow>(call.b, StepArray::kRows)[number];
-    vocabulary = call.size_at(0);
-    logits = call.operand<float>(0) + number * vocabulary;
+    vocabulary = call.size(call.i.sample.vocabulary);
+    logits = at<float>(call.i.sample.logits) + number * vocabulary;
     const i32 position = dev::ld_global(at<const i32>(rank.positions) + row.token) + 1;
     const u64 slot = (call.b.step + 1) % call.b.p.depth;
     const u64 results = call.b.p.mailbox + call.b.p.results + slot * call.b.p.result_bytes;

@@ -66,7 +66,7 @@ struct WidePieces {
     if (piece < pieces) {
       const i32 first = border(piece), columns = border(piece + 1) - first, k = b.thread % 8 * 8,
                 all = i.stream.k;
-      const float* const x = at<const float>(i.operands[0]) + static_cast<i64>(row0) * all + first + k;
+      const float* const x = at<const float>(i.product.x) + static_cast<i64>(row0) * all + first + k;
       const XRows to = room_of(ARK_BUG(wide_copy_into_use) ? piece + 1 : piece);
       ARK_UNROLL
       for (int n = 0; n < kWideRows * 8 / kConsumers; ++n) {

@@ -22,7 +22,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
       i_(i),
       s_(i.stream),
       tiles_(s_, t.size(s_.m), t.machine().tiles.row_block),
-      bits_(static_cast<u32>(i.sizes[0])) {
+      bits_(static_cast<u32>(i.product.epilogue)) {
   const std::string& type = t.variant(i).type;
   is_fma_ = type.ends_with("kFma>");
   has_four_bits_ = type.starts_with("MatMul<U4,") || type.starts_with("MatMul<Codes<4,");
@@ -160,8 +160,9 @@ Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
 
 // bodies/append.h's AppendedTile: what comes from memory are angles, and places of rows that are not the first ones.
 Work ProductWork::use_work(const StreamTile& tile, i32 rows, i32 panel, bool looks_up) const {
-  const bool rotates = (i_.sizes[2] & kTileRotated) != 0, appends = (i_.sizes[2] & kTileAppended) != 0;
-  const i32 dim = i_.sizes[4], columns = std::min(s_.panel, s_.n - panel * s_.panel);
+  const bool rotates = (i_.product.tile_use & kTileRotated) != 0,
+             appends = (i_.product.tile_use & kTileAppended) != 0;
+  const i32 dim = i_.product.dim, columns = std::min(s_.panel, s_.n - panel * s_.panel);
   const KvFormat format = tables_.appended_format(i_);
   const int32_t pack = 32 / format.bits;
   Work w;

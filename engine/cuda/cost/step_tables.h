@@ -48,9 +48,9 @@ class StepTables {
 
   i32 size(Size s) const { return s >= 0 ? s : vals_[static_cast<std::size_t>(~s)]; }
   i32 size_at(const Instance& i, int n) const { return size(i.sizes[n]); }
-  i64 product(const Instance& i, int first) const {
+  i64 product(const Size (&sizes)[4]) const {
     i64 all = 1;
-    for (int n = first; n < first + 4; ++n) all *= size_at(i, n);
+    for (const Size s : sizes) all *= size(s);
     return all;
   }
   // How pages hold keys and values beside which a product's tiles go on (Appended).

@@ -31,7 +31,7 @@ bool takes_up(const StepTables& t, const Instance& i) {
 // Where ranks share the table: of one that has the rows of all tokens.
 Work embed(const StepTables& t, const Instance& i, Tiles tiles) {
   Work row = loads(1);
-  row += at_once(4, t.size_at(i, 0), true);
+  row += at_once(4, t.size(i.embed.width), true);
   return row.times(tiles.last - tiles.first);
 }
 
@@ -39,8 +39,8 @@ Work embed(const StepTables& t, const Instance& i, Tiles tiles) {
 Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
   const std::string& type = t.variant(i).type;
   const bool rms = type.starts_with("Norm<true"), is_split = !type.ends_with("float>"),
-             has_bias = i.operands[2] != 0;
-  const int32_t held = rms ? 8 : 4, n = t.size_at(i, 0), parts = up(n, int64_t{held} * kConsumers);
+             has_bias = i.norm.bias != 0;
+  const int32_t held = rms ? 8 : 4, n = t.size(i.norm.width), parts = up(n, int64_t{held} * kConsumers);
   const int32_t passes = rms ? 2 : 3, each = std::min(held, turns(n));
   Work row;
   if (takes_up(t, i)) {
@@ -61,7 +61,7 @@ Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
 
 Work row_operator(const StepTables& t, const Instance& i, Tiles tiles) {
   const Program& p = t.program();
-  const int32_t each = up(t.size_at(i, 0), 32),
+  const int32_t each = up(t.size(i.rowwise.width), 32),
                 passes = rowwise::row_of(p.variants[p.phases[i.phase].variant].op)->passes;
   Work row = loads(passes * each);
   row.cycles = (passes - 1) * kWarpSum + passes * each * kLoopTurn;
@@ -69,10 +69,11 @@ Work row_operator(const StepTables& t, const Instance& i, Tiles tiles) {
 }
 
 Work rotary(const StepTables& t, const Instance& i, Tiles tiles) {
-  const int64_t pairs = t.size_at(i, 1) - t.size_at(i, 2);
+  const RotaryArguments& a = i.rotary;
+  const int64_t pairs = t.size(a.turned.dim) - t.size(a.turned.pairs);
   Work token = loads(1);
-  token += element_loop(t.size_at(i, 0) * pairs);
-  token.cycles += turns(t.size_at(i, 0) * pairs) * 2 * kCall;
+  token += element_loop(t.size(a.heads) * pairs);
+  token.cycles += turns(t.size(a.heads) * pairs) * 2 * kCall;
   return token.times(tiles.last - tiles.first);
 }
 
@@ -95,9 +96,10 @@ Work scaled_head(int32_t dim, int32_t pack) {
 
 Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
   const KvFormat format = kv_format(t, i, 2);
-  const int32_t heads = t.size_at(i, 0), pack = elements_at_once(format);
+  const KvAppendArguments& a = i.kv_append;
+  const int32_t heads = t.size(a.heads), pack = elements_at_once(format);
   Work token = loads(1);
-  const int32_t key = t.size_at(i, 2), value = t.size_at(i, 3);
+  const int32_t key = t.size(a.dims[kOfKeys]), value = t.size(a.dims[kOfValues]);
   if (format.has_scales()) {
     for (const int32_t dim : {key, value}) token += scaled_head(dim, pack).times(up(heads, kConsumerWarps));
   } else {
@@ -111,8 +113,10 @@ Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
 // Keys and values come through scratch, where nobody waits for loads.
 Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
   const KvFormat format = kv_format(t, i, 7);
-  const int32_t heads = t.size_at(i, 0), kv_heads = t.size_at(i, 4), key = t.size_at(i, 1),
-                value = t.size_at(i, 6), pairs = key - t.size_at(i, 2), pack = elements_at_once(format);
+  const RotaryAppendArguments& a = i.rotary_append;
+  const int32_t heads = t.size(a.heads), kv_heads = t.size(a.kv_heads), key = t.size(a.turned.dim),
+                value = t.size(a.value_dim), pairs = key - t.size(a.turned.pairs),
+                pack = elements_at_once(format);
   Work all;
   for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
     const auto head = static_cast<int32_t>(tile % kv_heads);
@@ -129,7 +133,7 @@ Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
 
 Work select_rows(const StepTables& t, const Instance& i, Tiles tiles) {
   Work row = loads(1);
-  row += at_once(4, t.size_at(i, 0));
+  row += at_once(4, t.size(i.select_rows.width));
   Work all = row.times(tiles.last - tiles.first);
   return all += loads(1);
 }
@@ -219,12 +223,12 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
 // ---- elements and messages: bodies/pointwise.h
 
 Work pointwise(const StepTables& t, const Instance& i, Tiles tiles) {
-  const int64_t elements =
-      std::min<int64_t>(tiles.last * kElementTile, t.product(i, 0)) - tiles.first * kElementTile;
+  const int64_t elements = std::min<int64_t>(tiles.last * kElementTile, t.product(i.pointwise.elements)) -
+                           tiles.first * kElementTile;
   const Program& p = t.program();
   const auto inputs = p.phases[i.phase].operands.size() - 1;
   int32_t tables = 0;
-  for (std::size_t n = 0; n < inputs; ++n) tables += i.sizes[4 + n] == 3;
+  for (std::size_t n = 0; n < inputs; ++n) tables += i.pointwise.placements[n] == kByTable;
   Work turn = loads(1 + 4 * tables);
   turn.cycles = kLoopTurn +
                 20.0 * static_cast<double>(p.variants[p.phases[i.phase].variant].pointwise.size()) +
@@ -233,20 +237,20 @@ Work pointwise(const StepTables& t, const Instance& i, Tiles tiles) {
 }
 
 Work send(const StepTables& t, const Instance& i, Tiles tiles) {
-  const int64_t all = t.product(i, 0) * 4;
+  const int64_t all = t.product(i.send.elements) * 4;
   return at_once(
       8,
       (std::min<int64_t>(tiles.last * kSendTile, all) - std::min<int64_t>(tiles.first * kSendTile, all)) / 4);
 }
 
 Work recv_reduce(const StepTables& t, const Instance& i, Tiles tiles) {
-  return at_once(4,
-                 std::min<int64_t>(tiles.last * kElementTile, t.product(i, 0)) - tiles.first * kElementTile);
+  return at_once(4, std::min<int64_t>(tiles.last * kElementTile, t.product(i.reduce.elements)) -
+                        tiles.first * kElementTile);
 }
 
 Work recv_concat(const StepTables& t, const Instance& i, Tiles tiles) {
   Work row;
-  for (int r = 0; r < t.program().ranks; ++r) row += at_once(4, t.size_at(i, 1 + r));
+  for (int r = 0; r < t.program().ranks; ++r) row += at_once(4, t.size(i.concat.part_widths[r]));
   return row.times(tiles.last - tiles.first);
 }
 
@@ -255,7 +259,7 @@ Work copy(const StepTables& t, const Instance& i, Tiles tiles) {
   Work all;
   const Program& p = t.program();
   for (int o = 0; o < p.variants[p.phases[i.phase].variant].outputs; ++o) {
-    const int64_t elements = t.product(i, 0) * t.size_at(i, 6 + 2 * o);
+    const int64_t elements = t.product(i.copy.rows) * t.size(i.copy.taken[o].width);
     all += element_loop(std::min<int64_t>(tiles.last * kElementTile, elements) - tiles.first * kElementTile);
     all.cycles += 2 * kCall;
   }
@@ -264,7 +268,7 @@ Work copy(const StepTables& t, const Instance& i, Tiles tiles) {
 
 // Greedy: the best token of a row.
 Work sample(const StepTables& t, const Instance& i, Tiles tiles) {
-  const int32_t vocabulary = t.size_at(i, 0), passes = up(up(vocabulary, 4), 8 * kConsumers);
+  const int32_t vocabulary = t.size(i.sample.vocabulary), passes = up(up(vocabulary, 4), 8 * kConsumers);
   Work row = loads(2 + passes + 2);  // at the best a thread looks once more
   row += barriers(3);
   row.cycles = passes * (32 * 6.0 + 100) + 32 * 25 + 2 * kWarpSum + 8 * 40 + 400;
@@ -322,8 +326,8 @@ i64 grid_of(const StepTables& t, const Instance& i) {
       const Program& p = t.program();
       i64 most = 0;
       for (int o = 0; o < p.variants[p.phases[i.phase].variant].outputs; ++o)
-        most = std::max(most, i64{t.size_at(i, 6 + 2 * o)});
-      return (t.product(i, 0) * most + kElementTile - 1) / kElementTile;
+        most = std::max(most, i64{t.size(i.copy.taken[o].width)});
+      return (t.product(i.copy.rows) * most + kElementTile - 1) / kElementTile;
     }
     default:
       return t.size(i.grid);

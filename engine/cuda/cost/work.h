@@ -91,7 +91,7 @@ class ProductWork {
 
  private:
   int32_t weights() const;
-  bool uses_tiles() const { return i_.sizes[2] != 0; }
+  bool uses_tiles() const { return i_.product.tile_use != 0; }
   Work use_work(const StreamTile& tile, i32 rows, i32 panel, bool looks_up) const;  // rotates or appends them
   Work panel_work(const StreamTile& tile, i32 panel) const;  // what a panel's sums come to
   int32_t halves_of(const StreamTile& tile) const;           // of a wide tile
