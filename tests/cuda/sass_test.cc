@@ -90,7 +90,11 @@ std::size_t instruction_bytes(const std::vector<std::byte>& cubin) {
 // What tensor cores are given in a matrix product's loops: all columns of the panel times the two parts of eight rows,
 // and of twice eight in a loop of its own; of codes in the former alone.
 int products_of(const std::string& function) {
-  int panel = 0, path = 0;
+  int panel = 0, path = 0, key = 0, value = 0;
+  // Attention: scores of 32 elements of keys, in a loop, and values times weights, of 64 elements unrolled.
+  if (function.starts_with("Attention<dev::") &&
+      std::sscanf(function.c_str() + function.find(", "), ", %d, %d", &key, &value) == 2)
+    return key % 8 != 0 || value % 8 != 0 ? 0 : 16 + 32 * ((std::min(value, 128) + 63) / 64);
   const auto codes = function.find(">, ");
   const bool is_codes = codes != std::string::npos;
   const auto numbers = is_codes ? codes + 3 : function.find(", ") + 2;

@@ -108,6 +108,7 @@ class OnDecoder {
         decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks, weight))) {}
   // A GPU for each rank, exchanging by stores.
   OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
+  OnDecoder with_kv(DType type) && { return decoder_->setup.kv_dtype = type, *this; }
 
   Verdict operator()(const Options& options) {
     if (options.bug && expected_->empty()) {
@@ -299,6 +300,8 @@ std::vector<Bug> device_bugs() {
   // Each piece of its products has its rows of x apart.
   const OnDecoder rows(run_at_once, 0, Link::kDirect, 64, 1),
       row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16);
+  // Its keys and values are, too: tiles of more than sixteen rows.
+  const OnDecoder attended = OnDecoder(run_at_once, 0, Link::kDirect, 64, 1).with_kv(DType::kF16);
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -350,6 +353,12 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(rest_left_out, halves),
       ARK_DEVICE_BUG(appended_without_barrier, decode),
       ARK_DEVICE_BUG(stale_places, decode),
+      // attention on tensor cores
+      ARK_DEVICE_BUG(queries_without_barrier, attended),
+      ARK_DEVICE_BUG(merged_without_barrier, attended),
+      ARK_DEVICE_BUG(keys_without_sync_warp, attended),
+      ARK_DEVICE_BUG(targets_in_use, attended),
+      ARK_DEVICE_BUG(turned_values, attended),
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),
