@@ -36,6 +36,19 @@ def measured(args, model, batch, folder):
     return {"us": 1000 * alone["decode_ms"][str(batch)], "phases": traced["trace"]}, ""
 
 
+def prompt(args, model, tokens, numerics):
+    """What a step that reads so many tokens was predicted to take, and what it takes, in ms."""
+    said = json.loads(run(args.bin / "ark-inspect", model, "--stage", "cost", "--json", "--arch", args.arch, "--context", 0,
+                          "--prompt", tokens, "--numerics", numerics))["us"] / 1000
+    try:
+        seen = json.loads(run(args.bin / "ark-bench", "model", model, "--device", args.device, "--numerics", numerics,
+                              "--batch", 1, "--context", 1, "--prefill", tokens, "--repeat", REPEAT,
+                              "--json").strip().splitlines()[-1])["prefill_ms"][str(tokens)]
+    except (OSError, subprocess.CalledProcessError):
+        seen = None  # why not: said of the steps above
+    return {"tokens": tokens, "numerics": numerics, "predicted_ms": said, "measured_ms": seen}
+
+
 def table(said, seen):
     """A line a phase: us of each time. What is measured has a timeline's own events in it, half a us a phase."""
     spans = {p["number"]: p["span_us"] for p in seen["phases"]} if seen else {}
@@ -61,6 +74,7 @@ def main():
     parser.add_argument("--device", default="cuda", help="as of ark-bench")
     parser.add_argument("--batch", type=lambda text: [int(b) for b in text.split(",")], default=[1, 32])
     parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--prompt", type=lambda text: [int(n) for n in text.split(",")], default=[128, 512])
     parser.add_argument("--small", action="store_true", help="a small model, for tests")
     args = parser.parse_args()
     results, why = [], ""
@@ -74,6 +88,12 @@ def main():
             seen, why = measured(args, model, batch, Path(folder))
             print("\n".join(table(said, seen)), flush=True)
             results.append({"batch": batch, "predicted": said, "measured": seen})
+        for tokens in args.prompt:
+            for numerics in ("exact", "fast"):
+                p = prompt(args, model, tokens, numerics)
+                results.append(p)
+                seen = f"{p['measured_ms']:.2f} ms" if p["measured_ms"] is not None else "-"
+                print(f"prompt of {tokens}, {numerics}: predicted {p['predicted_ms']:.2f} ms, measured {seen}", flush=True)
     if args.out:
         args.out.write_text(json.dumps(results, indent=1) + "\n")
     if why:

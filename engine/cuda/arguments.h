@@ -16,10 +16,11 @@ using i32 = int;
 using i64 = long long;
 using Size = i32;
 
-inline constexpr int kOperands = 12, kSizes = 16, kReals = 4;
-inline constexpr int kMaxInputs = 8;   // of a fused expression
-inline constexpr int kMaxOutputs = 5;  // of an operator that copies parts of rows
-inline constexpr int kMaxParts = 8;    // of a sum or concatenation over ranks
+inline constexpr int kOperands = 12;       // of a phase
+inline constexpr int kArgumentWords = 22;  // of 64 bits: of the largest struct here
+inline constexpr int kMaxInputs = 8;       // of a fused expression
+inline constexpr int kMaxOutputs = 5;      // of an operator that copies parts of rows
+inline constexpr int kMaxParts = 8;        // of a sum or concatenation over ranks
 
 // Of what goes by keys and values: their indices.
 inline constexpr int kOfKeys = 0, kOfValues = 1;
@@ -91,6 +92,19 @@ struct RotaryAppendArguments {
   u64 pages[2];  // as KvAppendArguments says
   Size heads, kv_heads, page_size, value_dim;
   AngleSizes turned;
+};
+
+struct AttentionArguments {
+  u64 q;              // [T, heads, dim]
+  u64 keys, values;   // [pages, kv_heads][page_size, dim] of the cache's type, as KvAppendArguments says
+  u64 slopes, sinks;  // ?[heads], ?[heads]
+  u64 out;            // [T, heads, value_dim] floats or parts
+  u64 head_table;     // integers [kv_heads + 1], places in what follows: the query heads of each
+  u64 partials;  // of items whose keys are split: [T, heads, splits] sums of values, maximum and sum of weights
+  u64 arrivals;  // u32 [items, kv_heads]: splits that are there, 0 between steps
+  Size heads, kv_heads, page_size;
+  Size window;           // tokens that a query sees; 0: all
+  float scale, softcap;  // the latter 0: none
 };
 
 struct SelectRowsArguments {

@@ -335,13 +335,8 @@ struct Call {
   const Message* messages;
 
   ARK_DEVICE i32 size(Size s) const { return s >= 0 ? s : b.vals[~s]; }
-  ARK_DEVICE i32 size_at(int n) const { return size(i.sizes[n]); }
   ARK_DEVICE i64 product(const Size (&sizes)[4]) const {
     return static_cast<i64>(size(sizes[0])) * size(sizes[1]) * size(sizes[2]) * size(sizes[3]);
-  }
-  template <class T>
-  ARK_DEVICE T* operand(int n) const {
-    return at<T>(i.operands[n]);
   }
   // Of a message in this step: its number, and its slot.
   ARK_DEVICE u64 number(const Message& m) const {

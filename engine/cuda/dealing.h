@@ -186,4 +186,34 @@ struct Batches {
   }
 };
 
+// ---- tiles of attention
+
+// Tile: KV head, item, split. Items alternate from both ends, since a prompt's last ones have the most keys.
+struct AttentionTile {
+  i32 item, kv, split;
+  ARK_DEVICE AttentionTile(i32 tile, i32 items, i32 splits) {
+    const Division by_split = splits == 1 ? Division{tile, 0} : divide(tile, splits),
+                   by_item = divide(by_split.quotient, items);
+    const i32 number = by_item.rest;
+    split = by_split.rest, kv = by_item.quotient;
+    item = number % 2 == 0 ? number / 2 : items - 1 - number / 2;
+  }
+};
+// Whether tensor cores multiply keys and values, of heads of so many elements: where 16 bytes are eight of them.
+ARK_BOTH constexpr bool attends_on_tensor_cores(const KvFormat& format, i32 key, i32 value) {
+  return format.bits == 16 && key % 8 == 0 && value % 8 == 0;
+}
+// The splits that hold keys of an item's queries; the tiles of others have nothing to do.
+struct ItemSplits {
+  i32 first = 0, last = 0;
+  ARK_DEVICE ItemSplits(const AttentionItem& item, i32 window, i32 split_keys, i32 splits) {
+    if (splits == 1) return;
+    if (window > 0 && item.position >= window)
+      first = divide(item.position - window + 1, split_keys).quotient;
+    last = divide(item.position + item.count - 1, split_keys).quotient;
+  }
+  ARK_DEVICE i32 count() const { return last - first + 1; }
+  ARK_DEVICE bool has(i32 split) const { return first <= split && split <= last; }
+};
+
 }  // namespace ark::cuda

@@ -165,15 +165,16 @@ DeviceVariant attention_name(const PhaseOperands& p) {
 }
 void fill_attention(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const VariantFacts facts = VariantFacts::of(p.variant());
-  to.operands[6] = places.heads;
-  to.operands[7] = places.partials;
-  to.operands[8] = places.arrivals;
-  to.sizes[0] = p.dim(0, 1);
-  to.sizes[1] = p.dim(1, 1);
-  to.sizes[2] = p.dim(1, 2);
-  to.sizes[3] = static_cast<Size>(std::min<int64_t>(facts.window, INT32_MAX));
-  to.reals[0] = facts.scale;
-  to.reals[1] = facts.softcap;
+  AttentionArguments& own = to.attention;
+  own.head_table = places.heads;
+  own.partials = places.partials;
+  own.arrivals = places.arrivals;
+  own.heads = p.dim(0, 1);
+  own.kv_heads = p.dim(1, 1);
+  own.page_size = p.dim(1, 2);
+  own.window = static_cast<Size>(std::min<int64_t>(facts.window, INT32_MAX));
+  own.scale = facts.scale;
+  own.softcap = facts.softcap;
 }
 
 DeviceVariant expert_matmul_name(const PhaseOperands& p) { p.refuse("products with chosen experts"); }

@@ -164,12 +164,8 @@ struct alignas(16) Instance {
   u64 aux;                               // Size [kAuxSizes]
   // What its body is given, by operator: engine/cuda/arguments.h.
   union {
-    // The phase's operands, as they are copied; what attention is given. First, so that all of Instance{} is 0.
-    struct {
-      u64 operands[kOperands];
-      Size sizes[kSizes];
-      float reals[kReals];
-    };
+    // The phase's operands, as they are copied. First and as large as any, so that all of Instance{} is 0.
+    u64 operands[kArgumentWords];
     EmbedArguments embed;
     NormArguments norm;
     RowwiseArguments rowwise;
@@ -177,6 +173,7 @@ struct alignas(16) Instance {
     RotaryArguments rotary;
     KvAppendArguments kv_append;
     RotaryAppendArguments rotary_append;
+    AttentionArguments attention;
     SelectRowsArguments select_rows;
     SampleArguments sample;
     PointwiseArguments pointwise;

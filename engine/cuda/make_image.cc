@@ -271,7 +271,7 @@ void RankImage::plan_memory(uint64_t instances) {
   plan_attention();
 }
 
-// Per row (token and head) and split: sums of values, maximum and sum of weights.
+// Per row (token and head) and split: sums of values, maximum and sum of weights, padded.
 void RankImage::plan_attention() {
   const Program& p = *setup_.program;
   const int32_t splits =
@@ -285,7 +285,7 @@ void RankImage::plan_attention() {
       return static_cast<uint64_t>(p.vals[b.dims[axis]].max);
     };
     const uint64_t rows = static_cast<uint64_t>(options_.limits.max_tokens) * dim(0, 1);
-    partials = std::max(partials, rows * static_cast<uint64_t>(splits) * (dim(2, 3) + 2) * 4);
+    partials = std::max(partials, rows * static_cast<uint64_t>(splits) * (dim(2, 3) + 4) * 4);
     arrivals = std::max(arrivals, static_cast<uint64_t>(options_.max_items) * dim(1, 1) * 4);
   }
   attention_partials_ = take(partials);

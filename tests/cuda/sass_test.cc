@@ -95,7 +95,11 @@ std::size_t instruction_bytes(const std::vector<std::byte>& cubin) {
 // and of twice eight in a loop of its own. Of a wide tile: of four times eight.
 int products_of(const std::string& function) {
   if (function == "wide_pieces") return 8 * (64 / 16);
-  int panel = 0, path = 0;
+  int panel = 0, path = 0, key = 0, value = 0;
+  // Attention: scores of 32 elements of keys, in a loop, and values times weights, of 64 elements unrolled.
+  if (function.starts_with("Attention<dev::") &&
+      std::sscanf(function.c_str() + function.find(", "), ", %d, %d", &key, &value) == 2)
+    return key % 8 != 0 || value % 8 != 0 ? 0 : 16 + 32 * ((std::min(value, 128) + 63) / 64);
   const auto codes = function.find(">, ");
   const bool is_codes = codes != std::string::npos;
   const auto numbers = is_codes ? codes + 3 : function.find(", ") + 2;
@@ -185,7 +189,8 @@ TEST_F(Sass, KeepsToTheBudget) {
       EXPECT_GT(facts.registers, 0) << "the compiler's log was not understood";
       EXPECT_GT(instruction_bytes(code.cubin), 0u) << "the cubin was not understood";
       EXPECT_LE(facts.registers, limit.at("registers").get<int>()) << name << " " << arch;
-      EXPECT_LE(facts.spilled_bytes, more.value("spilled", 0)) << name << " " << arch;
+      EXPECT_LE(facts.spilled_bytes, limit.value("spilled", 0) + more.value("spilled", 0))
+          << name << " " << arch;
       EXPECT_LE(facts.stack_bytes, limit.at("stack").get<int>()) << name << " " << arch;
       const SharedLayout layout = shared_layout(limit.at("stages").get<int>(), tiles.scratch);
       EXPECT_LE(facts.static_shared + static_cast<int>(layout.total), shared) << name << " " << arch;

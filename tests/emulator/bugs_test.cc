@@ -119,6 +119,7 @@ class OnDecoder {
     setup.options.device.numerics = cuda::Numerics::kFast;
     return *this;
   }
+  OnDecoder with_kv(DType type) && { return decoder_->setup.kv_dtype = type, *this; }
 
   Verdict operator()(const Options& options) {
     if (options.bug && expected_->empty()) {
@@ -311,6 +312,8 @@ std::vector<Bug> device_bugs() {
   const OnDecoder rows(run_at_once, 0, Link::kDirect, 64, 1),
       row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16);
   const OnDecoder wide = OnDecoder(run_wide, 1, Link::kDirect, 448, 1, DType::kF16).with_wide_tiles();
+  // Its keys and values are, too: tiles of more than sixteen rows.
+  const OnDecoder attended = OnDecoder(run_at_once, 0, Link::kDirect, 64, 1).with_kv(DType::kF16);
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -365,6 +368,12 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(rest_left_out, halves),
       ARK_DEVICE_BUG(appended_without_barrier, decode),
       ARK_DEVICE_BUG(stale_places, decode),
+      // attention on tensor cores
+      ARK_DEVICE_BUG(queries_without_barrier, attended),
+      ARK_DEVICE_BUG(merged_without_barrier, attended),
+      ARK_DEVICE_BUG(keys_without_sync_warp, attended),
+      ARK_DEVICE_BUG(targets_in_use, attended),
+      ARK_DEVICE_BUG(turned_values, attended),
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),

@@ -83,10 +83,12 @@ def test_predictions_stand_beside_what_was_measured_or_alone(tmp_path):
     subprocess.run([sys.executable, ROOT / "models" / "gpt2_random.py", model, "--dtype", "f16", "--layers", "2",
                     "--hidden", "96", "--vocab", "300"], check=True)
     command = [sys.executable, ROOT / "scripts" / "gpu_cost.py", "--bin", BINARY.parent, "--model", model, "--context", "8",
-               "--out", tmp_path / "cost.json"]
+               "--prompt", "48", "--out", tmp_path / "cost.json"]
     run = subprocess.run([*command, "--batch", "1,3", "--device", "cpu"], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    both = json.loads((tmp_path / "cost.json").read_text())
+    *both, exact, fast = json.loads((tmp_path / "cost.json").read_text())
+    assert [(p["tokens"], p["numerics"]) for p in (exact, fast)] == [(48, "exact"), (48, "fast")]
+    assert all(p["predicted_ms"] > 0 and p["measured_ms"] > 0 for p in (exact, fast))
     assert [result["batch"] for result in both] == [1, 3]
     for result in both:
         said, seen = result["predicted"], result["measured"]

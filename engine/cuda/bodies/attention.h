@@ -1,379 +1,66 @@
 // Causal attention over paged keys and values, with grouped queries, window, softcap, slopes and sinks.
 //
-// (q [T, H, D], key pages, value pages [pages, KH][size, D] of E (bodies/kv.h), slopes [H]?, sinks [H]?, out, head
-// table, partials, arrivals). Sizes: H, KH, page size, window (0: none). Reals: scale, softcap (0: none). Head
-// table: KH + 1 places in it, where the query heads of each KV head stand.
+// Tile: item, KV head, split (AttentionTile). A split is split_keys keys by absolute position; of each kAttentionBlock
+// keys in it, warp w takes the w-th 32. A warp keeps an online softmax per row (arXiv:1805.02867), warps are merged in
+// order, then splits in order: what a row comes to depends on its own position only. Keys and values are read once for
+// kRows rows. X: what is stored (bodies/parts.h).
 //
-// Tile: item, KV head, split. A split is split_keys keys by absolute position; of each kAttentionBlock keys
-// in it, warp w takes the w-th 32. A warp keeps an online softmax per row (arXiv:1805.02867), warps are
-// merged in order, then splits in order: what a row comes to depends on its own position only. Keys and
-// values are read once for kRows rows. X: what is stored (bodies/parts.h).
+// Keys and values of 16 bits are multiplied on tensor cores, whatever the rows, others by multiply-adds.
 #pragma once
 
-#include "engine/cuda/bodies/attention_parts.h"
-#include "engine/cuda/bodies/parts.h"
+#include "engine/cuda/bodies/attention_fma.h"
+#include "engine/cuda/bodies/attention_mma.h"
 
 namespace ark::cuda {
 
+template <bool kIsMma, class E, int kKey, int kValue, class X>
+struct AttentionWay {
+  using Type = AttentionByFma<E, kKey, kValue, X>;
+};
+template <class E, int kKey, int kValue, class X>
+struct AttentionWay<true, E, kKey, kValue, X> {
+  using Type = AttentionByMma<E, kKey, kValue, X>;
+};
+
+// Functions of their own: their registers are not beside those of the loop around them.
+template <class Way>
+ARK_APART void join_splits(const LoopParameters& p, const Instance& i, i32* vals, i32 rows) {
+  Block b = open_block(p, 0, 0, {});
+  b.vals = vals;
+  const Call call{b, i, nullptr};
+  Way(call).join(rows);
+}
+
 template <class E, int kKey, int kValue, class X>
 struct Attention : Quiet {
-  using Type = Kv<E>;
-  using Quad = typename Type::Quad;
-  using Pack = typename Type::Pack;
-  static constexpr int kRows = 4, kPack = Type::kPack, kBits = Type::kFormat.bits;
-  static constexpr bool kHasScales = Type::kFormat.largest > 0;
-  static constexpr int kPacks = (kValue + 32 * kPack - 1) / (32 * kPack), kValueLanes = kPacks * kPack;
-  static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 4 == 0);
+  static constexpr bool kIsMma = attends_on_tensor_cores(Kv<E>::kFormat, kKey, kValue);
+  using Way = typename AttentionWay<kIsMma, E, kKey, kValue, X>::Type;
 
-  // Scratch of a block, in floats.
-  static constexpr int kQueries = 0, kScores = kQueries + kRows * kKey;
-  static constexpr int kMaxima = kScores + kConsumerWarps * kRows * 32,
-                       kSums = kMaxima + kConsumerWarps * kRows;
-  static constexpr int kValues = kSums + kConsumerWarps * kRows;
-  static_assert((kValues + kConsumerWarps * kRows * kValue) * 4 <= static_cast<int>(kScratchBytes));
-
-  const Call& call;
-  AttentionItem item{};
-  i32 kv = 0, split = 0, splits = 1;
-  const i32* head_list = nullptr;
-  i32 group = 0;  // query heads of the KV head
-
-  ARK_DEVICE explicit Attention(const Call& c) : call(c) {}
-
-  ARK_DEVICE float* scratch(int at_float) const {
-    return reinterpret_cast<float*>(call.b.scratch) + at_float;
-  }
-  ARK_DEVICE i32 position_of(i32 row) const { return item.position + divide(row, group).quotient; }
-  // A row's place among [tokens][heads].
-  ARK_DEVICE i64 place_of(i32 row) const {
-    return place_of_row(item.first, row, group, call.size_at(0), head_list);
-  }
-
-  // A warp's running state of kRows rows; lane l holds packs l, l + 32, ... of the values' elements.
-  struct State {
-    float maximum[kRows], sum[kRows], values[kRows][kValueLanes];
-  };
-  // The value element that is number i of a lane.
-  ARK_DEVICE int element(int i) const { return (i / kPack * 32 + call.b.lane) * kPack + i % kPack; }
-
-  // The lane's own key of 32. Without scales: its row among all rows of pages. With them: the elements before it and
-  // before its value, and theirs.
-  struct Place {
-    i64 key, value;
-    float key_scale, value_scale;
-  };
-  // Elements before the key of a lane, and before its value.
-  ARK_DEVICE static i64 before_key(const Place& place, int lane) {
-    return dev::shfl(place.key, lane) * (kHasScales ? 1 : kKey);
-  }
-  ARK_DEVICE static i64 before_value(const Place& place, int lane) {
-    return kHasScales ? dev::shfl(place.value, lane) : dev::shfl(place.key, lane) * kValue;
-  }
-
-  // Fetched together, at most 32 registers of them: keys by fours, values by packs.
-  static constexpr int kKeyQuarters = (kKey + 31) / 32;
-  static constexpr int kKeysAhead = kKeyQuarters > 4 ? 1 : kKeyQuarters > 2 ? 2 : kBits < 32 ? 8 : 4;
-  static constexpr int kValuesAhead = kPacks > 4 ? 4 : kPacks > 2 || (kPack > 1 && kValueLanes > 2) ? 8 : 16;
-
-  ARK_DEVICE void load_keys(i32 first, const Place& place, i32 keys,
-                            Quad (&k)[kKeysAhead][kKeyQuarters]) const {
-    ARK_UNROLL
-    for (int j = 0; j < kKeysAhead; ++j) {
-      const int key = first + j * 4 + call.b.lane / 8;
-      const i64 before = before_key(place, key & 31);
-      ARK_UNROLL
-      for (int n = 0; n < kKeyQuarters; ++n) {
-        const int d = n * 32 + call.b.lane % 8 * 4;
-        k[j][n] = {};
-        if (d < kKey && key < keys)
-          k[j][n] = dev::ld_global(reinterpret_cast<const Quad*>(call.operand<const E>(1) + before + d));
-      }
-    }
-  }
-
-  // scores[row][key] = q . k for 32 keys, without their scales; eight lanes share a key.
-  ARK_DEVICE void score(i32 rows, const Place& place, i32 keys, float* scores) const {
-    ARK_ROLLED
-    for (int first = 0; first < keys; first += 4 * kKeysAhead) {
-      Quad k[kKeysAhead][kKeyQuarters];
-      load_keys(first, place, keys, k);
-      ARK_UNROLL
-      for (int j = 0; j < kKeysAhead; ++j) score_four(rows, first + j * 4, k[j], scores);
-    }
-    dev::sync_warp();
-  }
-
-  ARK_DEVICE void score_four(i32 rows, i32 first, const Quad (&quads)[kKeyQuarters], float* scores) const {
-    const int part = call.b.lane % 8;
-    const float* q = scratch(kQueries);
-    dev::f32x4 k[kKeyQuarters];
-    ARK_UNROLL
-    for (int n = 0; n < kKeyQuarters; ++n) k[n] = Type::widen(quads[n]);
-    ARK_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= rows) break;
-      float sum = 0;
-      ARK_UNROLL
-      for (int n = 0; n < kKeyQuarters; ++n) {
-        const int d = n * 32 + part * 4;
-        if (d >= kKey) break;
-        const dev::f32x4 v = *reinterpret_cast<const dev::f32x4*>(q + r * kKey + d);
-        sum = dev::fma(v.x, k[n].x, dev::fma(v.y, k[n].y, dev::fma(v.z, k[n].z, dev::fma(v.w, k[n].w, sum))));
-      }
-      sum += dev::shfl_xor(sum, 1);
-      sum += dev::shfl_xor(sum, 2);
-      sum += dev::shfl_xor(sum, 4);
-      if (part == 0) scores[r * 32 + first + call.b.lane / 8] = sum;
-    }
-  }
-
-  // Scores -> weights, times the values' scales; the lane's key is `key`. Rescales the rows' states.
-  ARK_DEVICE void weigh(i32 row0, i32 rows, i32 key, const Place& place, i32 keys, float* scores,
-                        State& state) const {
-    const i32 window = call.size_at(3);
-    const float* slopes = call.operand<const float>(3);
-    const float cap = call.i.reals[1];
-    ARK_ROLLED
-    for (int r = 0; r < rows; ++r) {
-      const i32 position = position_of(row0 + r);
-      float s = -infinity();
-      if (call.b.lane < keys && key <= position && (window == 0 || key > position - window)) {
-        s = scores[r * 32 + call.b.lane];
-        if constexpr (kHasScales) s *= place.key_scale;
-        s *= call.i.reals[0];
-        if (cap > 0) s = capped(s, cap);
-        if (slopes != nullptr) {
-          const float slope = dev::ld_nc(slopes + dev::ld_nc(head_list + (row0 + r) % group));
-          s = dev::fma(slope, static_cast<float>(key - position), s);
-        }
-      }
-      scores[r * 32 + call.b.lane] = s;  // the lane's own
-    }
-    ARK_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= rows) break;
-      const float s = scores[r * 32 + call.b.lane];
-      const float before = state.maximum[r], now = dev::max(before, dev::warp_max(s));
-      const bool none = now == -infinity();  // weights are 0 then, not NaN
-      const float weight = none ? 0.0f : dev::exp(s - now), factor = none ? 1.0f : dev::exp(before - now);
-      state.maximum[r] = now;
-      state.sum[r] = state.sum[r] * factor + dev::warp_sum(weight);
-      scores[r * 32 + call.b.lane] = kHasScales && weight > 0 ? weight * place.value_scale : weight;
-      ARK_UNROLL
-      for (int c = 0; c < kValueLanes; ++c) state.values[r][c] *= factor;
-    }
-    dev::sync_warp();
-  }
-
-  ARK_DEVICE void add_values(i32 rows, const Place& place, i32 keys, const float* weights,
-                             State& state) const {
-    constexpr int kAhead = kValuesAhead;  // weights behind the last key are 0
-    ARK_ROLLED
-    for (int first = 0; first < keys; first += kAhead) {
-      Pack v[kAhead][kPacks];
-      ARK_UNROLL
-      for (int j = 0; j < kAhead; ++j) {
-        const E* from = call.operand<const E>(2) + before_value(place, first + j);
-        ARK_UNROLL
-        for (int c = 0; c < kPacks; ++c) {
-          const int d = element(c * kPack);
-          v[j][c] = first + j < keys && d < kValue ? dev::ld_global(reinterpret_cast<const Pack*>(from + d))
-                                                   : Pack{};
-        }
-      }
-      ARK_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        if (r >= rows) break;
-        ARK_UNROLL
-        for (int j = 0; j < kAhead; ++j) {
-          const float weight = weights[r * 32 + first + j];
-          ARK_UNROLL
-          for (int c = 0; c < kPacks; ++c) {
-            float numbers[kPack];
-            Type::widen(v[j][c], numbers);
-            ARK_UNROLL
-            for (int i = 0; i < kPack; ++i)
-              state.values[r][c * kPack + i] = dev::fma(weight, numbers[i], state.values[r][c * kPack + i]);
-          }
-        }
-      }
-    }
-    dev::sync_warp();  // the next keys' scores overwrite the weights
-  }
-
-  // Of the key in `slot` of a page's part of `size` tokens.
-  ARK_DEVICE Place place_of_key(i64 part, i32 slot, i32 size) const {
-    constexpr KvFormat format = Type::kFormat;
-    if constexpr (!kHasScales) return {part * size + slot, 0, 1, 1};
-    const i64 key = part * format.head_bytes(size, kKey), value = part * format.head_bytes(size, kValue);
-    const auto scale = [slot](const u8* scales) {
-      return dev::ld_global(reinterpret_cast<const float*>(scales) + slot);
-    };
-    static_assert(!kHasScales || sizeof(E) == 1, "bytes are elements");
-    return {key + slot * kKey, value + slot * kValue,
-            scale(call.operand<const u8>(1) + key + format.code_bytes(size, kKey)),
-            scale(call.operand<const u8>(2) + value + format.code_bytes(size, kValue))};
-  }
-
-  // The warp's keys of the split.
-  ARK_DEVICE void run_warp(i32 row0, i32 rows, State& state) const {
-    ARK_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      state.maximum[r] = -infinity();
-      state.sum[r] = 0;
-      ARK_UNROLL
-      for (int c = 0; c < kValueLanes; ++c) state.values[r][c] = 0;
-    }
-    const RankTables& rank = *call.b.rank;
-    const i32* table = at<const i32>(rank.page_table) + static_cast<i64>(item.slot) * rank.pages_per_slot;
-    const i32 heads = call.size_at(1), size = call.size_at(2), window = call.size_at(3);
-    rows = dev::uniform(rows);
-    const i32 newest = position_of(row0 + rows - 1);
-    const i32 oldest = dev::uniform(window > 0 ? position_of(row0) - window + 1 : 0);
-    const i32 begin = dev::uniform(split * call.b.p.split_keys + call.b.warp * 32);
-    const i32 end = dev::uniform(dev::min((split + 1) * call.b.p.split_keys, newest + 1));
-    float* scores = scratch(kScores) + call.b.warp * kRows * 32;
-    ARK_ROLLED
-    for (i32 first = begin; first < end; first += kAttentionBlock) {
-      if (first + 32 <= oldest) continue;
-      const i32 keys = dev::min(32, end - first), key = first + call.b.lane;
-      Place place{};
-      if (call.b.lane < keys) {
-        const i64 page = dev::ld_global(table + key / size);
-        place = place_of_key(page * heads + kv, key % size, size);
-      }
-      score(rows, place, keys, scores);
-      weigh(row0, rows, key, place, keys, scores, state);
-      add_values(rows, place, keys, scores, state);
-    }
-  }
-
-  ARK_DEVICE void write(i32 row, int d, float maximum, float sum, float value) const {
-    const i64 place = place_of(row);
-    const float* sinks = call.operand<const float>(4);
-    if (sinks != nullptr) sinks += dev::ld_nc(head_list + row % group);
-    const float v = normalized(sinks, maximum, sum, value);  // a call: before what would have to outlive it
-    store_x<X>(call.operand<float>(5), place * kValue + d, v);
-  }
-
-  // Of a row (token and head) and split: values, maximum, sum.
-  ARK_DEVICE float* partial(i32 row, i32 of) const {
-    return call.operand<float>(7) + (place_of(row) * splits + of) * (kValue + 2);
-  }
-
-  // Adds up the warps' states of `rows` rows, in order.
-  ARK_DEVICE void merge_warps(i32 row0, i32 rows, const State& state) const {
-    ARK_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= rows) break;
-      const int own = call.b.warp * kRows + r;
-      if (call.b.lane == 0) scratch(kMaxima)[own] = state.maximum[r], scratch(kSums)[own] = state.sum[r];
-      ARK_UNROLL
-      for (int c = 0; c < kValueLanes; ++c) {
-        const int d = element(c);
-        if (d < kValue) scratch(kValues)[own * kValue + d] = state.values[r][c];
-      }
-    }
-    consumers_sync();
-    ARK_ROLLED
-    for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
-      const int r = e / kValue, d = e % kValue;
-      float own[kConsumerWarps], sums[kConsumerWarps], values[kConsumerWarps];
-      ARK_UNROLL
-      for (int w = 0; w < kConsumerWarps; ++w) {
-        own[w] = scratch(kMaxima)[w * kRows + r];
-        sums[w] = scratch(kSums)[w * kRows + r];
-        values[w] = scratch(kValues)[(w * kRows + r) * kValue + d];
-      }
-      float maximum = -infinity(), sum = 0, value = 0;
-      ARK_UNROLL
-      for (int w = 0; w < kConsumerWarps; ++w) maximum = dev::max(maximum, own[w]);
-      ARK_UNROLL
-      for (int w = 0; w < kConsumerWarps; ++w) {
-        const float factor = own[w] == -infinity() ? 0.0f : dev::exp(own[w] - maximum);
-        sum = dev::fma(sums[w], factor, sum);
-        value = dev::fma(values[w], factor, value);
-      }
-      if (splits == 1) {
-        write(row0 + r, d, maximum, sum, value);
-      } else {
-        float* to = partial(row0 + r, split);
-        dev::st_global(to + d, value);
-        if (d == 0) dev::st_global(to + kValue, maximum), dev::st_global(to + kValue + 1, sum);
-      }
-    }
-    consumers_sync();
-  }
-
-  // The last tile of an item and KV head adds up the splits, in order.
-  ARK_DEVICE void join(i32 rows) const {
-    consumers_sync();
-    u32* word = call.operand<u32>(8) + item_number * call.size_at(1) + kv;
-    if (call.b.thread == 0) {
-      // Releases the block's partials, acquires the others'.
-      call.b.words->last_arrival = dev::atom_add<dev::Scope::gpu>(word, 1u) + 1 == static_cast<u32>(splits);
-    }
-    consumers_sync();
-    if (call.b.words->last_arrival == 0) return;
-    if (call.b.thread == 0) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
-    ARK_ROLLED
-    for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
-      const int r = e / kValue, d = e % kValue;
-      float maximum = -infinity(), sum = 0, value = 0;
-      ARK_ROLLED
-      for (i32 s = 0; s < splits; ++s) maximum = dev::max(maximum, dev::ld_global(partial(r, s) + kValue));
-      ARK_ROLLED
-      for (i32 s = 0; s < splits; ++s) {
-        const float own = dev::ld_global(partial(r, s) + kValue);
-        const float factor = own == -infinity() ? 0.0f : dev::exp(own - maximum);
-        sum = dev::fma(dev::ld_global(partial(r, s) + kValue + 1), factor, sum);
-        value = dev::fma(dev::ld_global(partial(r, s) + d), factor, value);
-      }
-      write(r, d, maximum, sum, value);
-    }
-  }
-
-  i32 item_number = 0;
-
-  ARK_DEVICE void run_tile(i32 tile) {
-    const i32 heads = call.size_at(1);
-    const Division by_split = divide(tile, splits), by_head = divide(by_split.quotient, heads);
-    split = by_split.rest, kv = by_head.rest, item_number = by_head.quotient;
-    item = dev::ld_global(at<const AttentionItem>(call.b.rank->items) + item_number);
-    const i32* table = call.operand<const i32>(6);
-    const i32 begin = dev::ld_nc(table + kv);
-    head_list = table + begin;
-    group = dev::ld_nc(table + kv + 1) - begin;
-    const i32 rows = item.count * group;
-    ARK_ROLLED
-    for (i32 row0 = 0; row0 < rows; row0 += kRows) {
-      const i32 count = dev::min(kRows, rows - row0);
-      ARK_ROLLED
-      for (int e = call.b.thread; e < count * kKey; e += kConsumers)
-        scratch(kQueries)[e] =
-            dev::ld_global(call.operand<const float>(0) + place_of(row0 + e / kKey) * kKey + e % kKey);
-      consumers_sync();
-      State state;
-      run_warp(row0, count, state);
-      merge_warps(row0, count, state);
-    }
-    if (splits > 1 && rows > 0) join(rows);
-  }
-
-  ARK_DEVICE static i32 splits_of(const Call& call) { return call.b.vals[call.b.rank->val_count]; }
   ARK_DEVICE static i64 grid(const Call& call) {
-    return static_cast<i64>(call.size(call.i.grid)) * splits_of(call);
+    return static_cast<i64>(call.size(call.i.grid)) * call_splits(call);
+  }
+  ARK_DEVICE static AttentionTile tile_of(const Call& call, i32 tile) {
+    const i32 items = divide(call.size(call.i.grid), call.size(call.i.attention.kv_heads)).quotient;
+    return {tile, items, call_splits(call)};
   }
   ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
-    const i64 end = dev::min(tiles.last, tiles.first + kTilesAhead);
+    const i32 end = static_cast<i32>(dev::min(tiles.last, tiles.first + kTilesAhead));
     ARK_ROLLED
-    for (i64 t = tiles.first; t < end; ++t)
-      prefetch_tile<E, kKey, kValue>(call.b.p, call.i, static_cast<i32>(t), splits_of(call));
+    for (i32 t = static_cast<i32>(tiles.first); t < end; ++t)
+      prefetch_tile<E, kKey, kValue>(call.b.p, call.i, tile_of(call, t));
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    Attention body(call);
-    body.splits = splits_of(call);
-    for (i64 t = tiles.first; t < tiles.last; ++t) body.run_tile(static_cast<i32>(t));
+    Way body(call);
+    body.start();
+    const i32 end = static_cast<i32>(tiles.last);
+    ARK_ROLLED
+    for (i32 t = static_cast<i32>(tiles.first); t < end; ++t) {
+      if (!body.open(tile_of(call, t))) continue;
+      ARK_ROLLED
+      for (i32 row0 = 0; row0 < body.task().rows; row0 += Way::kRows)
+        body.run_rows(row0, dev::min(Way::kRows, body.task().rows - row0));
+      if (body.task().split_count > 1) join_splits<Way>(call.b.p, call.i, call.b.vals, body.task().rows);
+    }
   }
 };
 

@@ -102,7 +102,7 @@ struct CodeBlock {
     if constexpr (Q::kBits == 4) {
       const u32 all = *reinterpret_cast<const u32*>(from);
       ARK_UNROLL
-      for (int r = 0; r < 4; ++r) {  // 0x4300 | n is 128 + n in bf16
+      for (int r = 0; r < 4; ++r) {                              // 0x4300 | n is 128 + n in bf16
         const u32 zero = 0xc300u | (zeros >> r % 2 * 8 & 0xff);  // minus (128 + it)
         to[r] = dev::add_bf16x2((all >> 4 * r & 0x000f000fu) | 0x43004300u, zero | zero << 16);
       }

@@ -110,7 +110,9 @@ class Replay {
     events_.push({when, what, processor, number, order_++});
   }
   double time_of(const Work& w) const {
-    return std::max((w.loads - w.far) * rates_.l2.value, static_cast<double>(w.shared) / rates_.share.value) +
+    return std::max((w.loads - w.far - w.covered) * rates_.l2.value,
+                    static_cast<double>(w.shared) / rates_.share.value) +
+           std::max(w.beside / rates_.clock.value, static_cast<double>(w.streamed) / rates_.share.value) +
            w.far * rates_.memory.value + w.barriers * rates_.barrier.value +
            w.atomics * (rates_.release.value + rates_.hop.value) + w.cold * rates_.cold.value +
            w.cycles / rates_.clock.value;

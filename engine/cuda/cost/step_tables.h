@@ -47,7 +47,6 @@ class StepTables {
   int32_t split_keys() const { return split_keys_; }
 
   i32 size(Size s) const { return s >= 0 ? s : vals_[static_cast<std::size_t>(~s)]; }
-  i32 size_at(const Instance& i, int n) const { return size(i.sizes[n]); }
   i64 product(const Size (&sizes)[4]) const {
     i64 all = 1;
     for (const Size s : sizes) all *= size(s);

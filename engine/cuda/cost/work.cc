@@ -1,3 +1,4 @@
+// Longer than most: a function for each body, and the table that names them.
 #include "engine/cuda/cost/work.h"
 
 #include <algorithm>
@@ -159,25 +160,29 @@ AttentionShape attention_shape(const StepTables& t, const Instance& i) {
   return s;
 }
 
-// A warp's 32 keys, of which `keys` are there, for `rows` rows.
-Work attend(const AttentionShape& s, int32_t keys, int32_t rows, bool has_slopes, bool is_near) {
-  const int32_t rounds = up(keys, s.keys_at_once) + up(keys, s.values_at_once);
-  Work w = is_near ? loads(1 + rounds) : loads(1, rounds);
-  if (has_slopes) w += loads(2 * rows);
-  w.cycles = rows * (up(keys, 4) * 30.0 + 2 * kWarpSum + 100 + keys * 6.0) + 200;
-  return w;
-}
+// Some rows of a tile, for which a block reads the split's keys once.
+struct AttentionPass {
+  const AttentionShape& shape;
+  int32_t rows;
+  int32_t blocks, last_keys;   // of keys, warp 0's, which has the most; of its last 32
+  bool is_far, is_prefetched;  // keys and values: they come from memory; but for the first block's
+  bool has_slopes, has_sinks;
+  int64_t key_bytes() const {
+    return int64_t{blocks} * kAttentionBlock * (shape.key + shape.value) * shape.format.bits / 8;
+  }
+};
 
-const AttentionItem& item_of(const StepTables& t, const Instance& i, int64_t tile) {
-  return t.items()[at(tile / t.splits() / t.size_at(i, 1))];
+AttentionTile tile_of(const StepTables& t, int64_t tile) {
+  return {static_cast<i32>(tile), static_cast<i32>(std::ssize(t.items())), t.splits()};
 }
 
 // prefetch_tile(): the item, and a warp's page, if it has a key.
-Work prefetch_tile(const StepTables& t, const Instance& i, int64_t tile) {
-  const AttentionItem& item = item_of(t, i, tile);
-  const int32_t window = t.size_at(i, 3), newest = item.position + item.count - 1,
+Work prefetch_tile(const StepTables& t, const Instance& i, int64_t number) {
+  const AttentionTile tile = tile_of(t, number);
+  const AttentionItem& item = t.items()[at(tile.item)];
+  const int32_t window = t.size(i.attention.window), newest = item.position + item.count - 1,
                 oldest = window > 0 ? item.position - window + 1 : 0;
-  const auto begin = static_cast<int32_t>(tile % t.splits()) * t.split_keys();
+  const int32_t begin = tile.split * t.split_keys();
   bool has_key = false;
   for (int32_t first = begin; first < begin + kAttentionBlock; first += 32)
     has_key = has_key || (first <= newest && first + 32 > oldest);
@@ -186,36 +191,122 @@ Work prefetch_tile(const StepTables& t, const Instance& i, int64_t tile) {
   return w;
 }
 
+// Whether the item before it is of the same sequence, so that L2 has its keys.
+bool is_behind_another(const StepTables& t, int32_t item) {
+  if (item == 0) return false;
+  const AttentionItem &before = t.items()[at(item - 1)], &own = t.items()[at(item)];
+  return before.position + before.count == own.position && before.first + before.count == own.first &&
+         before.slot == own.slot && before.count == kItemTokens;
+}
+
+// By multiply-adds: what a row takes of a warp's 32 keys, one after the other.
+Work fma_rows(const AttentionPass& a) {
+  const AttentionShape& s = a.shape;
+  Work w = loads(2 * turns(int64_t{a.rows} * s.key));
+  w += barriers(3);
+  for (int32_t n = 0; n < a.blocks; ++n) {  // warp 0: it has the most
+    const int32_t keys = n + 1 < a.blocks ? 32 : a.last_keys,
+                  rounds = up(keys, s.keys_at_once) + up(keys, s.values_at_once);
+    w += a.is_far && !(n == 0 && a.is_prefetched) ? loads(1, rounds) : loads(1 + rounds);
+    if (a.has_slopes) w += loads(2 * a.rows);
+    w.beside += a.rows * (up(keys, 4) * 30.0 + 2 * kWarpSum + 100 + keys * 6.0) + 200;
+  }
+  const int32_t each = turns(int64_t{a.rows} * s.value / 4);
+  w += loads(each * (1 + 2 * a.has_sinks));
+  w.cycles += each * 550.0;
+  if (!a.is_far) w.streamed = a.key_bytes();
+  return w;
+}
+
+// On tensor cores. Two warps share a quarter of the processor: a block of keys takes what one has to wait for, its
+// loads from L2, too, or what both give to it, whatever is more. mma.m16n8k16: issued every 8 cycles, there behind 33
+// (Luo et al. 2024); instructions as SASS for sm_90a has them (64 elements: 690 of a warp with sixteen rows).
+Work mma_rows(const AttentionPass& a, uint32_t scratch_bytes) {
+  constexpr int32_t kMmaIssue = 8, kMmaLatency = 33, kLoad = 400, kChunk = 64, kRows = 16;
+  const AttentionShape& s = a.shape;
+  const int32_t parts = up(s.value, 128), chunks = up(std::min(s.value, 128), kChunk), pairs = up(s.key, 32);
+  const int32_t floats = kRows * ((pairs | 1) * 32 + 8 + 2 * kConsumerWarps) + kConsumerWarps * 32,
+                room = static_cast<int32_t>(scratch_bytes) -
+                       kConsumerWarps * 48,  // but for the tile's own words
+      fours = 4 * (floats + kConsumerWarps * kRows * kChunk) <= room ? 2 : 1;
+  Work all = loads(2);  // heads; q, slopes and sinks
+  all += barriers(1);
+  all.cycles = 3 * kCall + kWarpSum + 100;
+  const double halves = a.rows > 8 ? 2 : 1, products = 16.0 * pairs + 32 * chunks,
+               issued = products + 40 * pairs + 90 * chunks + halves * 230,
+               waited = products * kMmaIssue + 4 * kMmaLatency + 120 + halves * 200;
+  const int32_t rounds = pairs + 2 * chunks;
+  for (int32_t part = 0; part < parts; ++part) {
+    if (part > 0) all += barriers(1);
+    if (a.blocks > 0) all += loads(1);  // the first page
+    for (int32_t n = 0; n < a.blocks; ++n) {
+      const bool is_far = a.is_far && n == 0 && !a.is_prefetched;
+      all += is_far ? loads(0, rounds) : loads(rounds);
+      if (!is_far) all.covered += rounds;
+      all.beside +=
+          std::max(waited + (is_far ? 0 : rounds * kLoad), 2 * std::max(products * kMmaIssue, issued));
+    }
+    all.cycles += 3 * kCall;
+    const int32_t pieces = kChunk / 8 * fours, each = turns(int64_t{a.rows} * pieces),
+                  merges = chunks * 2 / fours;
+    all += barriers(2 * merges - 1);
+    // Sums of all warps through shared memory, 128 bytes a cycle, there and back; factors; the division.
+    all.cycles += merges * (2 * kConsumerWarps * kRows * pieces * 16 / 128.0 + each * 500);
+  }
+  if (!a.is_far) all.streamed = parts * a.key_bytes();
+  return all;
+}
+
+// The splits of a row, by the last tile of an item and KV head: most often the one with the last split, which the same
+// processor has.
+Work join_splits(const AttentionShape& s, int32_t rows, int32_t splits, bool is_last, bool has_sinks) {
+  Work w = loads(1);
+  w += barriers(2);
+  w.fences = w.atomics = 1;
+  if (!is_last) return w;
+  const int32_t each = turns(int64_t{rows} * s.value / 4);
+  w += loads(each * (3 + 2 * has_sinks));
+  w.cycles += each * 550.0;
+  w.shared = int64_t{rows} * splits * (s.value + 4) * 4;
+  return w;
+}
+
 Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
   const AttentionShape s = attention_shape(t, i);
-  const int32_t heads = t.size_at(i, 1), group_all = t.size_at(i, 0) / heads, window = t.size_at(i, 3);
-  const bool has_slopes = i.operands[3] != 0, has_sinks = i.operands[4] != 0;
+  const int32_t heads = t.size(i.attention.kv_heads), group = t.size(i.attention.heads) / heads,
+                window = t.size(i.attention.window);
+  const bool is_mma = attends_on_tensor_cores(s.format, s.key, s.value), has_slopes = i.attention.slopes != 0,
+             has_sinks = i.attention.sinks != 0;
+  const int32_t at_once = is_mma ? 16 : 4;  // rows
   Work all;
-  for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
-    const AttentionItem& item = item_of(t, i, tile);
-    const int32_t rows = item.count * group_all,
-                  begin = static_cast<int32_t>(tile % t.splits()) * t.split_keys();
-    Work one = loads(1);  // the item, and beside it the heads
-    one.cycles = 3 * kCall;
-    for (int32_t row0 = 0; row0 < rows; row0 += 4) {
-      const int32_t count = std::min(4, rows - row0);
-      one += loads(2 * turns(int64_t{count} * s.key));
-      one += barriers(1);
-      const int32_t newest = item.position + (row0 + count - 1) / group_all,
-                    oldest = window > 0 ? item.position + row0 / group_all - window + 1 : 0,
+  for (int64_t number = tiles.first; number < tiles.last; ++number) {
+    const AttentionTile tile = tile_of(t, number);
+    const AttentionItem& item = t.items()[at(tile.item)];
+    const int32_t rows = item.count * group, begin = tile.split * t.split_keys();
+    const ItemSplits splits(item, window, t.split_keys(), t.splits());
+    all += loads(1);  // the item, and beside it the heads
+    all.cycles += (t.splits() > 1 ? 5 : 2) * kCall;
+    if (!splits.has(tile.split)) continue;
+    for (int32_t row0 = 0; row0 < rows; row0 += at_once) {
+      const int32_t count = std::min(at_once, rows - row0);
+      const int32_t newest = item.position + (row0 + count - 1) / group,
+                    oldest = window > 0 ? item.position + row0 / group - window + 1 : 0,
                     end = std::min(begin + t.split_keys(), newest + 1);
-      for (int32_t first = begin; first < end; first += kAttentionBlock) {  // warp 0: it has the most
-        if (first + 32 <= oldest) continue;
-        const bool is_near = first == begin && tile < tiles.first + kTilesAhead;
-        one += attend(s, std::min(32, end - first), count, has_slopes, is_near);
-      }
-      one.bytes +=
-          int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
-      one += barriers(2);
-      one += loads(turns(int64_t{count} * s.value) * (1 + has_sinks));
-      one.cycles += turns(int64_t{count} * s.value) * 500.0;
+      int32_t first = begin;
+      while (first + 32 <= oldest) first += kAttentionBlock;
+      const int32_t blocks = std::max(0, up(end - first, kAttentionBlock)),
+                    last_keys = std::min(32, end - first - (blocks - 1) * kAttentionBlock);
+      // A sequence's keys come from memory for its first rows, and from L2 for others.
+      const bool is_far = row0 == 0 && !is_behind_another(t, tile.item);
+      const AttentionPass pass{s,          count,    blocks,
+                               last_keys,  is_far,   first == begin && number < tiles.first + kTilesAhead,
+                               has_slopes, has_sinks};
+      all += is_mma ? mma_rows(pass, t.machine().tiles.scratch) : fma_rows(pass);
+      if (is_far)
+        all.bytes +=
+            int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
     }
-    all += one;
+    if (splits.count() > 1) all += join_splits(s, rows, splits.count(), tile.split == splits.last, has_sinks);
   }
   return all;
 }
@@ -303,6 +394,7 @@ constexpr Row kBodies[] = {
 Work& Work::operator+=(const Work& other) {
   loads += other.loads, fences += other.fences, atomics += other.atomics, barriers += other.barriers;
   far += other.far, cold += other.cold, cycles += other.cycles, bytes += other.bytes, shared += other.shared;
+  covered += other.covered, beside += other.beside, streamed += other.streamed;
   return *this;
 }
 
@@ -312,6 +404,7 @@ Work Work::times(int64_t n) const {
   all.loads = loads * count, all.fences = fences * count, all.atomics = atomics * count,
   all.barriers = barriers * count, all.far = far * count, all.cold = cold * count;
   all.cycles = cycles * static_cast<double>(n), all.bytes = bytes * n, all.shared = shared * n;
+  all.covered = covered * count, all.beside = beside * static_cast<double>(n), all.streamed = streamed * n;
   return all;
 }
 

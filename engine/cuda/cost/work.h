@@ -31,6 +31,11 @@ struct Work : Counts {
   double cycles = 0;   // of instructions that wait for each other, but for loads, barriers and atomics
   int64_t bytes = 0;   // from memory
   int64_t shared = 0;  // of the loads: from L2, by many processors at once
+  // Cycles of instructions beside which `streamed` bytes come from L2, with `covered` of the near rounds of loads: what
+  // takes longer, they or the bytes.
+  double beside = 0;
+  int64_t streamed = 0;
+  int32_t covered = 0;
   Work& operator+=(const Work& other);
   Work times(int64_t n) const;
 };

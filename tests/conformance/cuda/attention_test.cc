@@ -1,0 +1,247 @@
+// Attention by itself against a softmax in f64, over keys and values rounded as their type says: what a token's row
+// comes to for heads, groups, windows, slopes, sinks and caps, and that it depends on nothing but its position.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/conformance/cuda/test_gpu.h"
+#include "tests/engine/driving.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+struct AttentionCase {
+  int64_t heads, kv_heads, key_dim, value_dim;
+  DType kv = DType::kF16;
+  int64_t window = 0;
+  double softcap = 0;
+  bool slopes = false, sinks = false;
+  int32_t length = 90;
+  float size = 1;  // of q
+};
+
+// Queries, keys and values are rows of tables, by the token's id; a row's logits are its attention's numbers.
+class AttentionModel {
+ public:
+  explicit AttentionModel(const AttentionCase& c) : c_(c) {
+    TokenGraphOptions o{.kv_heads = c.kv_heads, .vocabulary = c.heads * c.value_dim, .max_positions = 1024};
+    o.heads = c.heads, o.head_dim = c.key_dim;
+    TokenGraphBuilder b(o);
+    const auto table = [&](std::vector<float>& numbers, int64_t width, float size, const char* name) {
+      numbers.resize(static_cast<std::size_t>(kTokens * width));
+      for (float& x : numbers) x = size * normal_(random_);
+      return b.graph.add_constant(
+          make_constant(Tensor::of<float>(DType::kF32, {kTokens, width}, numbers), name));
+    };
+    const auto rows = [&](std::vector<float>& numbers, int64_t heads, int64_t dim, float size,
+                          const char* name) {
+      return b.reshape(b.gather(name, table(numbers, heads * dim, size, name), b.ids),
+                       std::string(name) + ".heads", {b.tokens(), heads, dim});
+    };
+    const ValueId q = rows(q_, c.heads, c.key_dim, c.size, "q"), k = rows(k_, c.kv_heads, c.key_dim, 1, "k"),
+                  v = rows(v_, c.kv_heads, c.value_dim, 1, "v");
+    const auto vector = [&](std::vector<float>& numbers, const char* name) {
+      for (int64_t h = 0; h < c.heads; ++h) numbers.push_back(normal_(random_));
+      return b.graph.add_constant(make_constant(Tensor::of<float>(DType::kF32, {c.heads}, numbers), name));
+    };
+    const ValueId slopes = c.slopes ? vector(slopes_, "slopes") : kNoValue,
+                  sinks = c.sinks ? vector(sinks_, "sinks") : kNoValue;
+    b.model.caches.push_back({"past.0.key", "past.0.value", c.kv_heads, c.key_dim, c.value_dim, 0});
+    const ValueId a =
+        b.node(Op::kPagedAttention, "attention", {q, k, v, slopes, sinks}, {b.tokens(), c.heads, c.value_dim},
+               {{key::kCache, int64_t{0}},
+                {key::kScale, kScale},
+                {key::kWindow, c.window},
+                {key::kSoftcap, c.softcap}});
+    model_ = b.finish(b.select(b.reshape(a, "merge", {b.tokens(), c.heads * c.value_dim}), "rows"));
+  }
+  const DecoderModel& model() const { return model_; }
+
+  // The row of the last of these tokens, and how far off it may be.
+  struct Row {
+    std::vector<double> values, bounds;
+  };
+  Row row_of(const std::vector<int32_t>& tokens) const {
+    Row row;
+    const auto last = static_cast<int64_t>(tokens.size()) - 1;
+    for (int64_t h = 0; h < c_.heads; ++h) add_head(tokens, last, h, row);
+    return row;
+  }
+
+ private:
+  static constexpr int64_t kTokens = 64;
+  static constexpr double kScale = 0.3;
+
+  double rounded(float x) const {
+    float out = x;
+    Tensor t = Tensor::empty(c_.kv, {1});
+    store_f32(c_.kv, t.data.get(), 0, 1, &x);
+    load_f32(c_.kv, t.data.get(), 0, 1, 1, &out);
+    return out;
+  }
+
+  void add_head(const std::vector<int32_t>& tokens, int64_t last, int64_t h, Row& row) const {
+    const int64_t kv = h / (c_.heads / c_.kv_heads),
+                  first = c_.window > 0 ? std::max<int64_t>(0, last - c_.window + 1) : 0;
+    const auto at = [&](const std::vector<float>& table, int64_t position, int64_t heads, int64_t head,
+                        int64_t dim) {
+      return table.data() + (tokens[static_cast<std::size_t>(position)] * heads + head) * dim;
+    };
+    const float* q = at(q_, last, c_.heads, h, c_.key_dim);
+    // What two parts of 16 bits leave out of a number, of its size; sums in f32 of n terms are off by n 2^-24 of the
+    // sum of their sizes, whatever their order.
+    const double rest = c_.kv == DType::kBF16 ? 0x1p-16 : 0x1p-21, unit = 0x1p-24;
+    std::vector<double> scores, errors;
+    double most = -INFINITY;
+    for (int64_t p = first; p <= last; ++p) {
+      const float* k = at(k_, p, c_.kv_heads, kv, c_.key_dim);
+      double sum = 0, sizes = 0;
+      for (int64_t d = 0; d < c_.key_dim; ++d) {
+        sum += q[d] * rounded(k[d]);
+        sizes += std::fabs(q[d] * rounded(k[d]));
+      }
+      double s = static_cast<double>(static_cast<float>(kScale)) * sum;
+      // Both parts' products; scale, cap, slope: a rounding each.
+      double error =
+          kScale * sizes * (rest + 2 * static_cast<double>(c_.key_dim) * unit) + 4 * unit * std::fabs(s);
+      if (c_.softcap > 0) {  // tanh of an error of no more than the argument's, and one of its own of 4 units
+        const auto cap = static_cast<double>(static_cast<float>(c_.softcap));
+        s = cap * std::tanh(s / cap);
+        error += cap * 8 * unit;
+      }
+      if (c_.slopes) {
+        const double by = slopes_[static_cast<std::size_t>(h)] * static_cast<double>(p - last);
+        s += by;
+        error += 2 * unit * (std::fabs(by) + std::fabs(s));
+      }
+      scores.push_back(s), errors.push_back(error);
+      most = std::max(most, s);
+    }
+    if (c_.sinks) most = std::max(most, static_cast<double>(sinks_[static_cast<std::size_t>(h)]));
+    // A weight e^s is off by its score's error, the largest's, and 4 units for exp, for each merge: of warps and splits
+    // two more factors.
+    double all = c_.sinks ? std::exp(sinks_[static_cast<std::size_t>(h)] - most) : 0, off = 8 * unit * all,
+           largest = 0;
+    for (const double error : errors) largest = std::max(largest, error);
+    std::vector<double> weights, weight_errors;
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      const double w = std::exp(scores[i] - most);
+      // exp's argument is a difference rounded to f32, and so are those of factors.
+      const double argument = errors[i] + largest + 4 * unit * (std::fabs(scores[i]) + std::fabs(most));
+      weights.push_back(w), weight_errors.push_back(w * (std::expm1(argument) + 16 * unit));
+      all += w, off += weight_errors.back();
+    }
+    const auto n = static_cast<double>(scores.size());
+    for (int64_t d = 0; d < c_.value_dim; ++d) {
+      double sum = 0, sizes = 0, error = 0;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const double v = rounded(at(v_, first + static_cast<int64_t>(i), c_.kv_heads, kv, c_.value_dim)[d]);
+        sum += weights[i] * v;
+        sizes += weights[i] * std::fabs(v);
+        error += weight_errors[i] * std::fabs(v);
+      }
+      error += sizes * (rest + (2 * n + 16) * unit);
+      const double value = sum / all;
+      row.values.push_back(value);
+      row.bounds.push_back((error + std::fabs(value) * (off + n * unit * all)) / all +
+                           4 * unit * std::fabs(value));
+    }
+  }
+
+  const AttentionCase c_;
+  std::mt19937 random_{7};
+  std::normal_distribution<float> normal_;
+  std::vector<float> q_, k_, v_, slopes_, sinks_;
+  DecoderModel model_;
+};
+
+RunnerSetup setup_of(const AttentionCase& c) {
+  RunnerSetup setup;
+  setup.max_tokens = 64, setup.max_length = 640, setup.page_size = 16, setup.pages = 64;
+  setup.kv_dtype = c.kv;
+  setup.options.gpu = test_gpu({});
+  setup.options.device.processors = test_processors();
+  setup.options.step_deadline = std::chrono::seconds(60);
+  return setup;
+}
+
+// The last row of each chunk.
+Rows run_chunks(const AttentionModel& model, const AttentionCase& c, const std::vector<int32_t>& tokens,
+                const std::vector<int32_t>& chunks) {
+  const RunnerSetup setup = setup_of(c);
+  const auto runner = make_runner(model.model(), setup);
+  Sequence s{.slot = 1, .tokens = tokens};
+  int32_t page = 3;
+  Rows rows;
+  for (const int32_t chunk : chunks) {
+    StepDescriptor step;
+    add_chunk(step, s, chunk, setup.page_size, page, true, kWantLogits);
+    runner->post(step);
+    rows.push_back(wait_for(*runner).rows[0].logits);
+  }
+  return rows;
+}
+
+class Attention : public ::testing::TestWithParam<AttentionCase> {};
+
+TEST_P(Attention, IsASoftmaxOverWhatARowSees) {
+  const AttentionCase& c = GetParam();
+  const AttentionModel model(c);
+  const auto tokens = random_tokens(c.length, 11, std::min<int64_t>(64, c.heads * c.value_dim));
+  // Chunks of many rows, then rows one by one, then both again: by 16 and fewer, across blocks of keys.
+  std::vector<int32_t> few, many;
+  int32_t left = c.length;
+  for (const int32_t chunk : {37, 1, 2, 17}) few.push_back(chunk), left -= chunk;
+  for (; left > 3; left -= few.back()) few.push_back(std::min(40, left - 3));
+  for (; left > 0; --left) few.push_back(1);
+  const Rows rows = run_chunks(model, c, tokens, few);
+  int32_t at = 0;
+  for (std::size_t i = 0; i < few.size(); ++i) {
+    at += few[i];
+    const auto expected = model.row_of({tokens.begin(), tokens.begin() + at});
+    ASSERT_EQ(expected.values.size(), rows[i].size());
+    for (std::size_t d = 0; d < rows[i].size(); ++d)
+      ASSERT_FALSE(!(std::fabs(rows[i][d] - expected.values[d]) <= expected.bounds[d]))
+          << "position " << at - 1 << ", element " << d << ": " << rows[i][d] << ", not "
+          << expected.values[d] << " within " << expected.bounds[d];
+  }
+  // The last row, its sequence cut otherwise.
+  left = c.length;
+  for (; left > 0; left -= many.back()) many.push_back(std::min(64, left));
+  EXPECT_TRUE(same_bits({rows.back()}, {run_chunks(model, c, tokens, many).back()}));
+}
+
+constexpr AttentionCase kCases[] = {
+    {4, 1, 64, 64},
+    {4, 4, 64, 64, DType::kBF16},
+    {8, 1, 16, 24, DType::kBF16, 33, 0, true, true},
+    {3, 1, 8, 8, DType::kF16, 0, 2.5, true, true},
+    {6, 2, 24, 40, DType::kF16, 7, 0, false, true},
+    {9, 1, 32, 96, DType::kF16, 0, 3.0},
+    {2, 1, 128, 128, DType::kBF16, 50, 0, true},
+    {2, 2, 256, 256, DType::kF16, 0, 0, false, true},
+    {4, 2, 72, 200, DType::kBF16},
+    {17, 1, 40, 16},
+    {4, 1, 64, 64, DType::kF16, 300, 0, true, true, 600},
+    {4, 1, 64, 64, DType::kBF16, 0, 0, false, false, 560},
+    {2, 1, 16, 16, DType::kF16, 0, 0, false, false, 90, 1e6F},  // q beyond the range of f16
+    {2, 1, 16, 16, DType::kF16, 0, 0, false, false, 90, 1e-6F},
+    {4, 2, 12, 20, DType::kF16, 9, 0, true, true},  // by multiply-adds: no eight elements
+    {4, 2, 64, 64, DType::kF32, 0, 2.0, false, true},
+};
+std::string name_of_case(const ::testing::TestParamInfo<AttentionCase>& info) {
+  const AttentionCase& c = info.param;
+  std::string name = std::to_string(c.heads) + "_heads_" + std::to_string(c.kv_heads) + "_kv_" +
+                     std::to_string(c.key_dim) + "_" + std::to_string(c.value_dim) + "_" +
+                     std::string(name_of(c.kv)) + (c.window > 0 ? "_window" : "") +
+                     (c.softcap > 0 ? "_cap" : "") + (c.slopes ? "_slopes" : "") + (c.sinks ? "_sinks" : "") +
+                     "_" + std::to_string(info.index);
+  std::replace_if(
+      name.begin(), name.end(), [](char x) { return std::isalnum(static_cast<unsigned char>(x)) == 0; }, '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Device, Attention, ::testing::ValuesIn(kCases), name_of_case);
+
+}  // namespace
+}  // namespace ark::test
