@@ -70,7 +70,10 @@ inline constexpr int kTurn = 8;  // pieces of a row, elements of a piece, rows t
 // Whether a device's copy of blocks of codes has these in the order of tensor cores' fragments (mma.m16n8k16's A): of
 // each sixteen rows and sixteen columns a lane's four registers, two rows of a column each, lie together, in the order
 // of lanes. Terms of a lane's columns (column % 8 == lane / 4), over all of the panel, lie together as well.
-ARK_BOTH constexpr bool has_turned_codes(i64 block) { return block > 0 && block % 16 == 0; }
+// Others' readers are multiply-adds: of blocks of no sixteen rows, and where the weight's `k` rows end within sixteen.
+ARK_BOTH constexpr bool has_turned_codes(i64 block, i64 k) {
+  return block > 0 && block % 16 == 0 && k % 16 == 0;
+}
 ARK_BOTH constexpr int turned_term(int column, int panel) {
   return column % 8 * (panel / 8) + column / 16 * 2 + column / 8 % 2;
 }

@@ -20,7 +20,7 @@ TurnedWeights::TurnedWeights(const WeightUse& use, uint64_t k) : k_(k) {
     if (has_turned_rows(use.panel, static_cast<int>(bytes_of(use.stored, 1)))) unit_bytes_ = kRowBytes;
     return;
   }
-  if (!has_turned_codes(use.block) || !codec_of(use.stored)->has_mma) return;
+  if (!has_turned_codes(use.block, static_cast<i64>(k)) || !codec_of(use.stored)->has_mma) return;
   has_codes_ = true;
   unit_bytes_ = static_cast<uint64_t>(codec_of(use.stored)->unit_bytes(use));
   low_.resize(unit_bytes_), high_.resize(unit_bytes_);

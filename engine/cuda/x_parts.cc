@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/error.h"
 #include "base/index.h"
 #include "engine/cuda/variants.h"
 #include "engine/program/opcodes.h"
@@ -113,7 +114,11 @@ std::optional<DType> part_type(const PhaseOperands& product) {
   const DType stored = product.buffer(1).dtype;
   if (!codec_of(stored)->has_mma || use.block % 16 != 0) return {};
   const std::vector<int32_t> pieces = pieces_of(product.variant().recipe, use);
-  if (std::any_of(pieces.begin(), pieces.end(), [](int32_t border) { return border % 16 != 0; })) return {};
+  const bool is_whole =
+      std::none_of(pieces.begin(), pieces.end(), [](int32_t border) { return border % 16 != 0; });
+  ARK_CHECK(use.block == 0 || is_whole == has_turned_codes(use.block, pieces.back()),
+            "codes lie as those who read them expect");
+  if (!is_whole) return {};
   return stored == DType::kF16 ? DType::kF16 : DType::kBF16;
 }
 

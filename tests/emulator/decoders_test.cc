@@ -2,8 +2,6 @@
 // executor.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "engine/compile.h"
 #include "engine/cuda/image.h"
 #include "engine/cuda/variants.h"
@@ -11,6 +9,7 @@
 #include "tests/emulator/emulated_gpu.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/models.h"
+#include "tests/engine/near_rows.h"
 #include "tests/engine/token_graphs.h"
 
 namespace ark::test {
@@ -23,16 +22,7 @@ namespace {
 constexpr float kDecoderBound = 2.5e-4f;
 
 void expect_near_until_a_tie(const Rows& expected, const Rows& got) {
-  ASSERT_EQ(expected.size(), got.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    float scale = 1;
-    for (const float v : expected[i]) scale = std::max(scale, std::fabs(v));
-    for (std::size_t j = 0; j < expected[i].size(); ++j)
-      ASSERT_TRUE(std::fabs(expected[i][j] - got[i][j]) <= kDecoderBound * scale)
-          << "row " << i << " logit " << j << ": " << expected[i][j] << " and " << got[i][j];
-    // A near tie, of no more than two bounds: from here on they have read different tokens.
-    if (best(expected[i]) != best(got[i])) return;
-  }
+  test::expect_near_until_a_tie(expected, got, kDecoderBound);
 }
 
 RunnerSetup oracle() {

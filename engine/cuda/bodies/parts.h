@@ -25,4 +25,19 @@ ARK_DEVICE void store_x(float* x, i64 element, float v) {
   }
 }
 
+// Four elements from a multiple of four on, as store_x() stores each.
+template <class X>
+ARK_DEVICE void store_four(float* x, i64 element, const dev::f32x4& v) {
+  if constexpr (sizeof(X) == sizeof(float)) {
+    dev::st_global(reinterpret_cast<dev::f32x4*>(x + element), v);
+  } else {
+    X* part = reinterpret_cast<X*>(x + (element & ~i64{7})) + (element & 7);
+    const dev::u32x2 high = {dev::pack<X>(v.x, v.y), dev::pack<X>(v.z, v.w)};
+    const dev::u32x2 rest = {dev::pack<X>(rest_of<X>(v.x), rest_of<X>(v.y)),
+                             dev::pack<X>(rest_of<X>(v.z), rest_of<X>(v.w))};
+    dev::st_global(reinterpret_cast<dev::u32x2*>(part), high);
+    dev::st_global(reinterpret_cast<dev::u32x2*>(part + 8), ARK_BUG(rest_left_out) ? high : rest);
+  }
+}
+
 }  // namespace ark::cuda

@@ -29,15 +29,16 @@ struct TableRow<Codes<kBits, kTerms>> {
   using Q = Codes<kBits, kTerms>;
   const u8* from;  // of the panel
   i32 column, panel, block, block_bytes;
+  bool is_turned;
   ARK_DEVICE TableRow(const u8* table, i64 row, i32 width, i32 panel, i32 block)
       : column(static_cast<i32>(row % panel)),
         panel(panel),
         block(block),
-        block_bytes(panel * (terms_bytes(kTerms) + block / 2 * Q::kPairBytes)) {
+        block_bytes(panel * (terms_bytes(kTerms) + block / 2 * Q::kPairBytes)),
+        is_turned(has_turned_codes(block, width)) {
     from = table + row / panel * ((width + block - 1) / block) * block_bytes;
   }
   ARK_DEVICE float at(i32 k) const {
-    const bool is_turned = has_turned_codes(block);
     return CodeBlock<Q>{from + static_cast<i64>(k / block) * block_bytes, panel, is_turned}.number(k % block,
                                                                                                    column);
   }

@@ -107,7 +107,7 @@ struct Weights {
 };
 
 // Codes: a stage is whole blocks, turned where tensor cores take them (image.h). Their products are of codes minus
-// zeros, or of codes, exact in bf16. fma() takes blocks of no sixteen rows.
+// zeros, or of codes, exact in bf16. fma() takes those that are not.
 template <int kBits, BlockTerms kBlockTerms, int kPanel>
 struct Weights<Codes<kBits, kBlockTerms>, kPanel> {
   using Q = Codes<kBits, kBlockTerms>;
@@ -122,7 +122,8 @@ struct Weights<Codes<kBits, kBlockTerms>, kPanel> {
   };
   ARK_DEVICE static Place place_of(const Stream& s, const u8* stage, i32 row) {
     const i32 unit = static_cast<i32>(dev::multiply_high(static_cast<u32>(row), s.unit_reciprocal));
-    return {{stage + unit * s.unit_bytes, kPanel, has_turned_codes(s.unit_rows)}, row - unit * s.unit_rows};
+    return {{stage + unit * s.unit_bytes, kPanel, has_turned_codes(s.unit_rows, s.k)},
+            row - unit * s.unit_rows};
   }
 
   ARK_DEVICE static void fma(const Block& b, const Stream& s, const u8* stage, i32, i32 rows,

@@ -25,6 +25,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
       bits_(static_cast<u32>(i.product.epilogue)) {
   const std::string& type = t.variant(i).type;
   is_fma_ = type.ends_with("kFma>");
+  has_offsets_ = type.find("::kOffsets") != std::string::npos;
   has_four_bits_ = type.starts_with("MatMul<U4,") || type.starts_with("MatMul<Codes<4,");
   keeps_in_output_ = s_.second != 0 && type.ends_with("kFma>");
   is_apart_ = is_apart(tiles_.rows);
@@ -105,11 +106,12 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
     return 300 + up(rows, 4) * (turns_of * turn + vector * 4 * 12);
   }
   const i32 steps = up(k, 16), octets = up(std::min(rows, kWarpRows), 8);
-  // Of sixteen columns: their fetch, of codes with what makes numbers of them and, for 32 rows, their terms; what
-  // tensor cores do, of codes with the products of scales.
-  const double scales = takes_codes_ ? 1.0 / (s_.unit_rows % 32 == 0 ? 2 : 1) : 0;
-  const double once = column_groups * (takes_codes_ ? (has_four_bits_ ? 70.0 : 100.0) + 30 * scales : 60.0),
-               each = column_groups * (30.0 + 10 * scales);
+  // Of sixteen columns: their fetch, of codes with their terms and what makes numbers of them; what tensor cores do, of
+  // codes with the products of scales, and of offsets with those of sums of x, which are one product more.
+  const double once = column_groups * (!takes_codes_    ? 60.0
+                                       : has_four_bits_ ? 100.0
+                                                        : 130.0),
+               each = column_groups * (30.0 + 10 * (takes_codes_ + has_offsets_)) + 30 * has_offsets_;
   return 600 + (octets - 1) * 100 + steps * (once + octets * (60 + each));
 }
 

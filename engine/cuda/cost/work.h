@@ -106,7 +106,7 @@ class ProductWork {
   const Stream& s_;
   StreamTiles tiles_;
   u32 bits_;  // of the epilogue
-  bool is_fma_, is_apart_, takes_codes_, has_four_bits_, copies_x_, copies_ahead_;
+  bool is_fma_, is_apart_, takes_codes_, has_four_bits_, has_offsets_, copies_x_, copies_ahead_;
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   std::vector<i32> borders_;

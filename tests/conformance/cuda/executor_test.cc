@@ -121,6 +121,18 @@ TEST_F(DeviceExecutor, PrefillInChunksGivesEqualBytes) {
     EXPECT_TRUE(same_bits(whole, run_greedy(*runner, prompt, chunk, 1))) << chunk;
 }
 
+// Rows of weights that are no multiple of those that tensor cores take: by multiply-adds, in the order that these read.
+TEST_F(DeviceExecutor, QuantizedWeightsOfOddHeightsGiveTheOraclesTokens) {
+  const auto prompt = random_tokens(13, 9);
+  for (const BlockTerms terms : {BlockTerms::kZeros, BlockTerms::kOffsets16}) {
+    TokenGraphOptions o;
+    o.bits = 4, o.block = 32, o.terms = terms, o.intermediate = 56;
+    const DecoderModel model = llama_tokens(o);
+    expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 1),
+                run_greedy(*make_runner(model, device(1)), prompt, 24, 1));
+  }
+}
+
 // Codes with scales and zeros, on tensor cores and, where blocks are smaller than 16 rows, by multiply-adds;
 // whatever the chunks of the prompt.
 TEST_F(DeviceExecutor, QuantizedWeightsGiveTheOraclesTokens) {
