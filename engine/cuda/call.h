@@ -19,18 +19,6 @@ ARK_DEVICE T* at(u64 address) {
   return reinterpret_cast<T*>(address);
 }
 
-// Words of a block in shared memory.
-struct BlockWords {
-  u32 stopped;   // somebody gives up; any thread may store it at any time: decide by consumers_stopped()
-  u32 leave[2];  // whether the turn is the last; by turn % 2, since the producer may read it late
-  u32 opened;    // stages that the streaming warp has begun to fill, modulo 2^32
-  i32 last_arrival;
-  i32 processor, rank_index;
-  i32 raises;      // thread 0: what this processor adds to the instance's counter; 0: it takes no part
-  i64 sent_bytes;  // of the message that this instance sends
-};
-static_assert(sizeof(BlockWords) <= 64);
-
 // The ring of weights as one side sees it: a stage and how often the ring was gone through.
 struct RingCursor {
   u32 stage = 0, parity = 0;
@@ -51,6 +39,22 @@ struct RingCursor {
   }
 };
 
+// Words of a block in shared memory.
+struct BlockWords {
+  u32 stopped;   // somebody gives up; any thread may store it at any time: decide by consumers_stopped()
+  u32 leave[2];  // whether the turn is the last; by turn % 2, since the producer may read it late
+  u32 opened;    // stages that the streaming warp has begun to fill, modulo 2^32
+  i32 last_arrival;
+  i32 processor, rank_index;
+  i32 raises;      // thread 0: what this processor adds to the instance's counter; 0: it takes no part
+  i64 sent_bytes;  // of the message that this instance sends
+  // The consumers', which thread 0 writes; between bodies: the loop's registers are few.
+  u64 turn;
+  RingCursor cursor;
+  u32 padding;  // which is written, too: compilers load the cursor by 16 bytes
+};
+static_assert(sizeof(BlockWords) <= 64);
+
 // A thread's view of its block.
 struct Block {
   const LoopParameters& p;
@@ -62,13 +66,13 @@ struct Block {
   u8* scratch;
   u8* ring;
   int thread, warp, lane, processor, rank_index;
-  u64 step;  // from 0
-  RingCursor cursor;
+  u64 step;              // from 0
+  RingCursor cursor;     // of a body that takes weights: take_cursor()
   bool gave_up = false;  // this warp, inside a body: it waits for no more weights
 };
 
 // `turn`: whose vals.
-ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn, RingCursor cursor) {
+ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn) {
   u8* shared = dev::shared();
   const SharedLayout s = shared_layout(p.stages);
   dev::Mbarrier* barriers = reinterpret_cast<dev::Mbarrier*>(shared + s.barriers);
@@ -86,8 +90,13 @@ ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn, RingCur
           dev::lane_id(),
           words->processor,
           words->rank_index,
-          step,
-          cursor};
+          step};
+}
+
+// In the step of the consumers' turn.
+ARK_DEVICE Block open_turn_block(const LoopParameters& p) {
+  const u64 turn = reinterpret_cast<const BlockWords*>(dev::shared() + shared_layout(p.stages).words)->turn;
+  return open_block(p, p.first_step + (turn - p.first_turn) - 1, static_cast<u32>(turn));
 }
 
 // Of a block, modulo 2: whose vals it has.
@@ -150,7 +159,7 @@ struct WaitPoint {
 // up the first writes the record.
 ARK_APART void give_up(const LoopParameters& p, LoopWait what, i32 phase, i32 trip, u64 step, u64 seen,
                        u64 needed, bool deadline) {
-  const Block b = open_block(p, step, 0, {});
+  const Block b = open_block(p, step, 0);
   LoopControl* host = at<LoopControl>(p.host);
   FaultRecord* record = at<FaultRecord>(b.p.host + sizeof(LoopControl)) + dev::block_id();
   dev::st_shared_relaxed(&b.words->stopped, 1);
@@ -176,7 +185,7 @@ ARK_APART u64 look_up(const LoopParameters& p, LoopWait what, i32 phase, i32 tri
   const u64 now = dev::global_timer_ns();
   if (start == 0) start = now;
   const bool late = now - start > p.deadline_ns;
-  if (!late && !is_stopped(open_block(p, step, 0, {}))) return start;
+  if (!late && !is_stopped(open_block(p, step, 0))) return start;
   give_up(p, what, phase, trip, step, seen, needed, late);
   return 0;
 }
@@ -219,7 +228,7 @@ ARK_DEVICE bool wait_reached_here(Block& b, WaitPoint point, const T* counter, T
 template <dev::Scope S>
 ARK_APART bool wait_reached_apart(const LoopParameters& p, LoopWait what, i32 phase, i32 trip, u64 step,
                                   const u64* counter, u64 needed, dev::Site site) {
-  Block b = open_block(p, step, 0, {});
+  Block b = open_block(p, step, 0);
   return wait_reached_here<S>(b, {what, phase, trip}, counter, needed, site);
 }
 
@@ -264,6 +273,12 @@ ARK_DEVICE bool await_counter(Block& b, WaitPoint point, const u64* counter, u64
 }
 
 // ---- the ring of weights
+
+// All consumer threads, as a body begins; and behind a barrier that all have passed since.
+ARK_DEVICE void take_cursor(Block& b) { b.cursor = b.words->cursor; }
+ARK_DEVICE void leave_cursor(const Block& b) {
+  if (b.thread == 0) b.words->cursor = b.cursor;
+}
 
 ARK_DEVICE const u8* stage_at(const Block& b, const RingCursor& cursor) {
   return b.ring + cursor.stage * kStageBytes;

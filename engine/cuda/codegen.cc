@@ -33,7 +33,7 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
       continue;
     }
     cases += "      case " + std::to_string(v) + ":\n        return run_case<" + numbered(variant.type, v) +
-             ">(p, step, turn, n, cursor);\n";
+             ">(p, n);\n";
   }
   text +=
       "ARK_APART void use_tile(const LoopParameters& p, FinishedTile tile) {\n"
@@ -43,12 +43,10 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
       "  }\n"
       "}\n\n"
       "struct Cases {\n"
-      "  ARK_DEVICE static RingCursor run(int variant, const LoopParameters& p, u64 step, u32 turn, i32 n,\n"
-      "                                   RingCursor cursor) {\n"
+      "  ARK_DEVICE static void run(int variant, const LoopParameters& p, i32 n) {\n"
       "    switch (variant) {\n" +
       cases +
       "    }\n"
-      "    return cursor;\n"
       "  }\n"
       "};\n\n"
       "ARK_KERNEL(ark_loop, LoopParameters, kThreads) { run_loop<Cases>(p); }\n\n"

@@ -92,6 +92,9 @@ ARK_DEVICE int wide_group_bits(const Stream& s, i32 tiles) {
   return bits;
 }
 
+// Of a wide tile of so many rows: eights of them that each of a stage's readers takes.
+ARK_BOTH constexpr i32 wide_octets(i32 rows) { return (rows + 8 * kWideReaders - 1) / (8 * kWideReaders); }
+
 // How they lie in a step of `m` rows.
 struct StreamTiles {
   bool wide;

@@ -34,7 +34,7 @@ inline constexpr int kNode = 8;        // of them, whose sums are read at once
 // A wide tile of a matrix product, of steps of many rows: so many of them times two panels, or one panel of two
 // weights.
 inline constexpr int kWideRows = 128;
-inline constexpr int kWideReaders = 4;  // warps that read a stage: a quarter of the rows each
+inline constexpr int kWideReaders = 4;  // warps that read a stage: each takes a quarter of the rows
 
 // What a tile of a matrix product takes, and the scratch that bodies get. Bits do not depend on it: pieces of
 // a weight and the tree that adds them up are the same.

@@ -118,8 +118,9 @@ ARK_DEVICE void lead_turn(Block& b, u64 turn, u64 step, u32* leave) {
   publish_go(control, turn);
 }
 
-ARK_APART bool open_turn(const LoopParameters& p, u64 turn, u64 step) {
-  Block b = open_block(p, step - 1, static_cast<u32>(turn), {});
+ARK_APART bool open_turn(const LoopParameters& p) {
+  Block b = open_turn_block(p);
+  const u64 turn = b.words->turn, step = b.step + 1;
   u32* leave = &b.words->leave[turn % 2];
   if (dev::block_id() == 0) {
     lead_turn(b, turn, step, leave);
@@ -140,8 +141,9 @@ ARK_APART bool open_turn(const LoopParameters& p, u64 turn, u64 step) {
   return true;
 }
 
-ARK_APART bool close_step(const LoopParameters& p, u64 turn, u64 step) {
-  Block b = open_block(p, step - 1, static_cast<u32>(turn), {});
+ARK_APART bool close_step(const LoopParameters& p) {
+  Block b = open_turn_block(p);
+  const u64 step = b.step + 1;
   consumers_sync();
   if (b.thread != 0) return true;
   // Release: publishes the last phases' results to the rank's processor 0.
@@ -206,8 +208,8 @@ ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed)
 }
 
 // One thread a wait; the barrier makes what they acquired visible to the block. False: the block gives up.
-ARK_APART bool await_instance(const LoopParameters& p, u64 step, i32 n) {
-  Block b = open_block(p, step, 0, {});
+ARK_APART bool await_instance(const LoopParameters& p, i32 n) {
+  Block b = open_turn_block(p);
   const InstanceBuffers now = instance_buffers(b, n);
   const Instance& i = *now.instances;
   trace(b, i.phase, 0);
@@ -232,37 +234,36 @@ struct Share {
   i32 raises;
 };
 ARK_APART Share share_of(const LoopParameters& p, i32 n, i64 grid) {
-  const Block b = open_block(p, 0, 0, {});
+  const Block b = open_block(p, 0, 0);
   const Instance& i = *instance_buffers(b, n).instances;
   const int place = place_from(b, i.base);
   return {tiles_at(b, grid, place), raises_of(grid, place, p.processors, p.barrier != 0 || i.messages > 0)};
 }
 
-// Runs instance `n`: one body on this processor's tiles. Returns where the ring is now. What does not depend on other
-// instances is worked out before these are waited for.
+// Runs instance `n`: one body on this processor's tiles. What does not depend on other instances is worked out before
+// these are waited for.
 template <class Body>
-ARK_APART RingCursor run_case(const LoopParameters& p, u64 step, u32 turn, i32 n, RingCursor cursor) {
-  Block b = open_block(p, step, turn, cursor);
+ARK_APART void run_case(const LoopParameters& p, i32 n) {
+  Block b = open_turn_block(p);
   const InstanceBuffers now = instance_buffers(b, n);
   const Call call{b, *now.instances, now.messages};
   const Share share = share_of(p, n, Body::grid(call));
   if (b.thread == 0) b.words->raises = share.raises;
-  if (share.raises == 0) return cursor;
+  if (share.raises == 0) return;
   if constexpr (Body::kSends) {
     const Tiles sent = Body::bytes(call, {0, Body::grid(call)});
     if (b.thread == 0) b.words->sent_bytes = sent.last;
   }
   Body::prepare(call, share.tiles);
-  if (!await_instance(p, step, n)) return cursor;
+  if (!await_instance(p, n)) return;
   trace(b, call.i.phase, 1);
   if (share.tiles.first < share.tiles.last) Body::run(call, share.tiles);
   trace(b, call.i.phase, 2);
-  return b.cursor;
 }
 
-// The first instances of a step. Returns how many there are.
-ARK_APART i32 start_step(const LoopParameters& p, u64 step, u32 turn) {
-  Block b = open_block(p, step, turn, {});
+// The first instances of a step.
+ARK_APART void start_step(const LoopParameters& p) {
+  Block b = open_turn_block(p);
   if (b.warp == 0) {
     const Instance* first = at<const Instance>(b.rank->instances);
     ARK_ROLLED
@@ -273,12 +274,14 @@ ARK_APART i32 start_step(const LoopParameters& p, u64 step, u32 turn) {
     dev::cp_async_wait<kFetchAhead - 1>();
   }
   consumers_sync();
-  return b.rank->instance_count;
 }
 
-// Starts fetching what follows instance `n`, into the buffers of the one before. Returns the instance's variant.
-ARK_APART int start_instance(const LoopParameters& p, u64 step, u32 turn, i32 n) {
-  Block b = open_block(p, step, turn, {});
+// Starts fetching what follows instance `n`, into the buffers of the one before. Returns the instance's variant, or
+// kNoVariant behind the last instance.
+inline constexpr int kNoVariant = -1;
+ARK_APART int start_instance(const LoopParameters& p, i32 n) {
+  Block b = open_turn_block(p);
+  if (n == b.rank->instance_count) return kNoVariant;
   const Instance& i = *instance_buffers(b, n).instances;
   if (b.warp == 0) {
     dev::sync_warp();  // thread 0 has read them for the last time
@@ -289,8 +292,8 @@ ARK_APART int start_instance(const LoopParameters& p, u64 step, u32 turn, i32 n)
 }
 
 // Behind instance `n`: the next one is there, and whom it concerns is told. False: the block gives up.
-ARK_APART bool end_instance(const LoopParameters& p, u64 step, u32 turn, i32 n) {
-  Block b = open_block(p, step, turn, {});
+ARK_APART bool end_instance(const LoopParameters& p, i32 n) {
+  Block b = open_turn_block(p);
   if (b.warp == 0 && !ARK_BUG(missing_copy_wait)) dev::cp_async_wait<kFetchAhead - 1>();
   if (ARK_BUG(signal_without_barrier) ? has_stopped(b) : consumers_stopped(b)) {
     if (b.warp == 0) dev::cp_async_wait<0>();  // no copy may be on its way when the block ends
@@ -302,15 +305,16 @@ ARK_APART bool end_instance(const LoopParameters& p, u64 step, u32 turn, i32 n) 
   return true;
 }
 
-// All instances of a step, `step` from 0. False: the block gives up.
+// All instances of a turn's step. False: the block gives up.
 template <class Cases>
-ARK_DEVICE bool run_instances(const LoopParameters& p, u64 step, u32 turn, RingCursor& cursor) {
-  const i32 count = start_step(p, step, turn);
-  for (i32 n = 0; n < count; ++n) {
-    cursor = Cases::run(start_instance(p, step, turn, n), p, step, turn, n, cursor);
-    if (!end_instance(p, step, turn, n)) return false;
+ARK_DEVICE bool run_instances(const LoopParameters& p) {
+  start_step(p);
+  for (i32 n = 0;; ++n) {
+    const int variant = start_instance(p, n);
+    if (variant == kNoVariant) return true;
+    Cases::run(variant, p, n);
+    if (!end_instance(p, n)) return false;
   }
-  return true;
 }
 
 // ---- the loop
@@ -328,6 +332,7 @@ ARK_DEVICE void set_up(const LoopParameters& p) {
     *words = {};
     words->rank_index = rank;
     words->processor = dev::block_id() % p.processors;
+    words->turn = p.first_turn;
     dev::Mbarrier* full = reinterpret_cast<dev::Mbarrier*>(dev::shared() + layout.barriers);
     ARK_ROLLED
     for (int s = 0; s < p.stages; ++s) {
@@ -342,17 +347,16 @@ ARK_DEVICE void set_up(const LoopParameters& p) {
 // Both sides meet once a turn, behind its opening; a block that gives up opens no turn, but meets as if.
 template <class Cases>
 ARK_DEVICE void consume(const LoopParameters& p) {
-  RingCursor cursor;
-  for (u64 turn = p.first_turn;; ++turn) {
-    const u64 step = turn - p.first_turn + p.first_step;
-    const bool run = open_turn(p, turn, step);
+  for (;;) {
+    const bool run = open_turn(p);
     dev::sync();
     if (!run) return;
-    const bool is_done =
-        run_instances<Cases>(p, step - 1, static_cast<u32>(turn), cursor) && close_step(p, turn, step);
-    const Block b = open_block(p, 0, 0, {});
+    const bool is_done = run_instances<Cases>(p) && close_step(p);
+    const Block b = open_block(p, 0, 0);
+    if (b.thread == 0)
+      ++b.words->turn;  // all have read it for the last time, before the barrier that they met at
     if (!consumers_stopped(b, !is_done)) continue;
-    if (b.thread == 0) b.words->leave[(turn + 1) % 2] = 1;
+    if (b.thread == 0) b.words->leave[b.words->turn % 2] = 1;
     dev::sync();
     return;
   }

@@ -11,7 +11,7 @@ ARK_DEVICE u64 message_number(const Block& b, const Message& m) { return b.step 
 // `bytes` of the message's slot from its start, and a raise of the peer's counter; 0: the raise alone.
 ARK_APART bool post_request(const LoopParameters& p, u64 step, const Instance& i, const Message& m,
                             u64 bytes) {
-  Block b = open_block(p, step, 0, {});
+  Block b = open_block(p, step, 0);
   const u64 stale = ARK_BUG(stale_source) && bytes > 0;
   const u64 start = (message_number(b, m) + stale) % m.slot_count * m.slot_bytes;
   const u64 target = message_number(b, m) % m.slot_count * m.slot_bytes;

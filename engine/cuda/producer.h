@@ -101,11 +101,11 @@ struct Producer {
 // Meets the consumers once a turn, behind its opening. They alone decide when to leave: should this warp give
 // up, they may have opened one more turn by then, and it meets them once more.
 ARK_APART void produce(const LoopParameters& p) {
-  Block b = open_block(p, 0, 0, {});
+  Block b = open_block(p, 0, 0);
   Producer producer{b, {}};
   bool gave_up = false;
   for (u64 turn = p.first_turn;; ++turn) {
-    b.vals = open_block(p, 0, static_cast<u32>(turn), {}).vals;
+    b.vals = open_block(p, 0, static_cast<u32>(turn)).vals;
     dev::sync();
     if (b.words->leave[turn % 2] != 0) break;
     if (!gave_up) gave_up = !producer.run_step();

@@ -9,41 +9,47 @@ namespace {
 
 // What tiles that share outputs hand in, of the largest product, takes at most this.
 constexpr uint64_t kPartialLimit = 32 << 20;
-// Costs in nanoseconds, as traces of an H100 show them: a tile; a stage of weights in the ring, and in it a row of x;
-// handing in and taking up what tiles that share an output have, and in it a row of a tile.
-constexpr double kTileCost = 1700, kStageCost = 120, kStageRowCost = 25, kJoinCost = 2800, kJoinRowCost = 3;
+// Costs in nanoseconds, as traces of an H100 show them: a tile; handing in and taking up what tiles that share an
+// output have, and in it a row of a tile. A stage of weights as they come from memory while all processors read, and in
+// it what a row of x takes beside (cost/product_work.cc).
+constexpr double kTileCost = 1700, kStageCost = 380, kStageRowCost = 7, kJoinCost = 4000, kJoinRowCost = 3;
 constexpr double kTakenUpCost = 500;  // instead of a join's, where the norm behind adds the sums up
-// Of wide tiles, derived from what L2 brings each processor while all read, 42 bytes a nanosecond (cost/rates.cc),
-// which takes longer than tensor cores do: a tile, with its outputs; a piece of two panels with its x; a join, and in
-// it a group's sums.
-constexpr double kWideTileCost = 4000, kWidePieceCost = 1170, kWideJoinCost = 3000, kWideGroupCost = 1600;
+// Of wide tiles of kWideRows rows: a tile, with its outputs; a join, and in it a group's sums; of fewer rows less. A
+// piece of two panels: their stages of weights from memory; or from L2, with x, at what it brings each processor while
+// all read, in bytes a nanosecond (cost/rates.cc); or the products on tensor cores, whatever takes longest.
+constexpr double kWideTileCost = 4000, kWideJoinCost = 4200, kWideGroupCost = 1600;
+constexpr double kSharedRate = 42, kWideXCost = kWideRows * 64 * 4 / kSharedRate,
+                 kWideWeightsCost = 2 * kStageBytes / kSharedRate, kWideMmaCost = 1035, kWidePieceCost = 150;
 
 int64_t up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 u8 bits_of(int32_t groups) { return static_cast<u8>(log2_of(static_cast<u32>(groups))); }
 
+// Of tiles of `rows` rows of x, `groups` of which share an output.
+double tiles_cost(const Stream& s, const Cutting& how, int64_t rows, int64_t blocks, int32_t groups) {
+  const auto row_count = static_cast<double>(rows);
+  const auto turns = static_cast<double>(up(how.panels * blocks * groups, how.processors));
+  const double tile = kTileCost + how.weights * s.pieces / groups * (kStageCost + kStageRowCost * row_count);
+  const double join = how.is_taken_up ? kTakenUpCost : kJoinCost;
+  return turns * tile + (groups > 1 ? join + kJoinRowCost * how.weights * groups * row_count : 0);
+}
+
 // Into how many tiles the rows of one panel are split, so that all processors have work: a power of two from
 // `least` to `most`, for up to `rows` rows of x in one block.
 int32_t choose_groups(const Stream& s, const Cutting& how, int64_t rows, int32_t least, int32_t most) {
-  const double row_count = static_cast<double>(rows), join = how.is_taken_up ? kTakenUpCost : kJoinCost;
   int32_t best = least;
   double cheapest = 0;
   for (int32_t groups = least; groups <= most; groups *= 2) {
     if (groups > least && static_cast<uint64_t>(how.weights * groups * rows) * s.n * 4 > kPartialLimit) break;
-    const auto turns = static_cast<double>(up(how.panels * groups, how.processors));
-    const double tile =
-        kTileCost + how.weights * s.pieces / groups * (kStageCost + kStageRowCost * row_count);
-    const double shared = groups > 1 ? join + kJoinRowCost * how.weights * groups * row_count : 0;
-    if (const double cost = turns * tile + shared; groups == least || cost < cheapest)
+    if (const double cost = tiles_cost(s, how, rows, 1, groups); groups == least || cost < cheapest)
       best = groups, cheapest = cost;
   }
   return best;
 }
 
-// Of `rows` rows, more than a block.
 double narrow_cost(const Stream& s, const Cutting& how, int64_t rows) {
-  const int64_t turns = up(how.panels * up(rows, how.tiles.row_block) << s.most_bits, how.processors);
-  const double stage = kStageCost + kStageRowCost * how.tiles.row_block;
-  return static_cast<double>(turns) * (kTileCost + (how.weights * s.pieces >> s.most_bits) * stage);
+  const int64_t blocks = up(rows, how.tiles.row_block);
+  const int bits = rows <= kFewRows ? s.few_bits : blocks == 1 ? s.some_bits : s.most_bits;
+  return tiles_cost(s, how, std::min<int64_t>(rows, how.tiles.row_block), blocks, 1 << bits);
 }
 
 int64_t pairs(int64_t panels, const Cutting& how) { return how.weights > 1 ? panels : up(panels, 2); }
@@ -52,19 +58,30 @@ int32_t groups_of_wide(const Stream& s, const Cutting& how, int64_t rows) {
 }
 double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
   const int32_t groups = groups_of_wide(s, how, rows);
-  const int64_t turns = up(pairs(how.panels, how) * up(rows, kWideRows) * groups, how.processors);
-  const double shared = groups > 1 ? kWideJoinCost + kWideGroupCost * groups : 0;
-  return static_cast<double>(turns) * (kWideTileCost + s.pieces / groups * kWidePieceCost) + shared;
+  const int64_t blocks = up(rows, kWideRows),
+                turns = up(pairs(how.panels, how) * blocks * groups, how.processors);
+  const auto of_block = [](int64_t n) {
+    return wide_octets(static_cast<i32>(n)) * 8.0 * kWideReaders / kWideRows;
+  };
+  const double part = of_block(std::min<int64_t>(rows, kWideRows));
+  const double from_memory = blocks == 1 ? 2 * kStageCost : 0;
+  const double piece =
+      kWidePieceCost + std::max({from_memory, kWideWeightsCost + part * kWideXCost, part * kWideMmaCost});
+  const double join = how.is_taken_up ? kTakenUpCost : kWideJoinCost + part * kWideGroupCost * groups;
+  const double shared = groups > 1 ? join : 0;
+  return static_cast<double>(turns) * (part * kWideTileCost + s.pieces / groups * piece) + shared;
 }
 
-// Wide from the least rows on from which it takes less time, whatever more there are.
+// Wide from as many rows on as lose the least time against the better of both, over all numbers of rows.
 void choose_wide(Stream& s, const Cutting& how) {
   s.wide_bits = bits_of(std::min({how.groups > 0 ? how.groups : kNode, s.pieces, kNode}));
   s.wide_tiles = how.groups > 0 ? INT32_MAX : static_cast<i32>(how.processors * s.panels / how.panels);
-  constexpr int64_t kStep = kWideRows / 2;
+  constexpr int64_t kStep = kWarpRows;
+  double lost = 0, least = 0;  // by wide tiles from so many rows on, in parts of what narrow ones take
   for (int64_t rows = up(how.rows, kStep) * kStep; rows >= kStep; rows -= kStep) {
-    if (wide_cost(s, how, rows) >= narrow_cost(s, how, rows)) break;
-    s.wide_rows = static_cast<i32>(std::max<int64_t>(rows - kStep, how.tiles.row_block)) + 1;
+    lost += wide_cost(s, how, rows) / narrow_cost(s, how, rows) - 1;
+    if (lost < least)
+      least = lost, s.wide_rows = static_cast<i32>(std::max<int64_t>(rows - kStep, kFewRows)) + 1;
   }
 }
 

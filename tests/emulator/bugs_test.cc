@@ -365,6 +365,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(wide_missing_x_wait, wide),
       ARK_DEVICE_BUG(wide_missing_barrier, wide),
       ARK_DEVICE_BUG(wide_copy_into_use, wide),
+      ARK_DEVICE_BUG(wide_rows_of_others, wide),
       ARK_DEVICE_BUG(rest_left_out, halves),
       ARK_DEVICE_BUG(appended_without_barrier, decode),
       ARK_DEVICE_BUG(stale_places, decode),

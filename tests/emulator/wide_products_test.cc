@@ -104,6 +104,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"LlamaInF16ByGroups", false, DType::kF16, 257, 1, 3, 4},
                       Case{"LlamaOnTwoRanks", false, DType::kBF16, 200, 2, 2, 1},
                       Case{"LlamaOnTwoRanksByGroups", false, DType::kBF16, 130, 2, 3, 2},
+                      Case{"RowsOfOneEightAWarp", false, DType::kBF16, 21, 1, 1, 1},
+                      Case{"RowsOfOneEightAWarpByGroups", false, DType::kF16, 32, 1, 3, 4},
+                      Case{"RowsOfTwoEightsAWarp", false, DType::kF16, 47, 1, 1, 1},
+                      Case{"RowsOfThreeEightsAWarpOnTwoRanks", false, DType::kBF16, 90, 2, 2, 2},
+                      Case{"Gpt2sLastRowAlone", true, DType::kF16, 129, 1, 2, 1},
                       Case{"HeadsThatLieInTwoPanels", false, DType::kF16, 140, 1, 3, 1, 24},
                       Case{"KeysWithScales", false, DType::kF16, 140, 1, 3, 1, 32, DType::kI8}),
     [](const auto& info) { return std::string(info.param.name); });
@@ -124,12 +129,12 @@ TEST(WideProductsOrder, BitsDependOnNoNumberOfProcessors) {
 // Steps of few rows are what they are in exact numerics.
 TEST(WideProductsOrder, StepsOfFewRowsAreExact) {
   const DecoderModel model = llama_tokens(shape_of(DType::kF16));
-  const auto prompt = random_tokens(90, 9, 300);
+  const auto prompt = random_tokens(20, 9, 300);
   const RunnerSetup fast = device_for(208, 1, 3, 0), exact = device_for(208, 1, 3, 0, cuda::Numerics::kExact);
-  EXPECT_EQ(wide_products(model, fast, 30).tiles, 0);
+  EXPECT_EQ(wide_products(model, fast, cuda::kFewRows).tiles, 0);
   EXPECT_EQ(wide_products(model, exact, 200).tiles, 0);
-  EXPECT_TRUE(same_bits(run_greedy(*make_runner(model, fast), prompt, 30, 2),
-                        run_greedy(*make_runner(model, exact), prompt, 30, 2)));
+  EXPECT_TRUE(same_bits(run_greedy(*make_runner(model, fast), prompt, cuda::kFewRows, 2),
+                        run_greedy(*make_runner(model, exact), prompt, cuda::kFewRows, 2)));
 }
 
 }  // namespace

@@ -247,7 +247,7 @@ struct AppendedTile {
   bool is_one_of_blocks;            // of rows: only the first one's places were looked up before the wait
 
   ARK_DEVICE AppendedTile(const LoopParameters& p, FinishedTile tile)
-      : b(open_block(p, 0, 0, {})),
+      : b(open_block(p, 0, 0)),
         i(*reinterpret_cast<const Instance*>(dev::shared() + tile.instance)),
         outputs(reinterpret_cast<float*>(b.scratch + kBorderBytes) + (kHasWideTiles ? tile.outputs : 0)),
         places(row_places(b.scratch)),

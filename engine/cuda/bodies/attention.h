@@ -25,7 +25,7 @@ struct AttentionWay<true, E, kKey, kValue, X> {
 // Functions of their own: their registers are not beside those of the loop around them.
 template <class Way>
 ARK_APART void join_splits(const LoopParameters& p, const Instance& i, i32* vals, i32 rows) {
-  Block b = open_block(p, 0, 0, {});
+  Block b = open_block(p, 0, 0);
   b.vals = vals;
   const Call call{b, i, nullptr};
   Way(call).join(rows);

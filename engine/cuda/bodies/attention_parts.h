@@ -40,7 +40,7 @@ ARK_DEVICE void prefetch_row(const u8* pages, i64 part, i32 slot, i32 size) {
 // lie is known before this step's are appended (bodies/attention.h has the operands).
 template <class E, int kKey, int kValue>
 ARK_DEVICE void prefetch_tile(const LoopParameters& p, const Instance& i, const AttentionTile& tile) {
-  const Block b = open_block(p, 0, 0, {});
+  const Block b = open_block(p, 0, 0);
   const i32 kv_heads = i.attention.kv_heads, size = i.attention.page_size, window = i.attention.window;
   const AttentionItem item = dev::ld_global(at<const AttentionItem>(b.rank->items) + tile.item);
   const i32 key = tile.split * p.split_keys + b.thread;

@@ -18,7 +18,7 @@ ARK_DEVICE RowPlace* row_places(u8* scratch) {
 }
 // Of `rows` rows of x from `first` on. One warp's: the one that has the fewest borders of pieces to fetch.
 ARK_APART void look_up_places(const LoopParameters& p, i32 first, i32 rows) {
-  const Block b = open_block(p, 0, 0, {});
+  const Block b = open_block(p, 0, 0);
   if (b.warp != kConsumerWarps - 1 || b.lane >= rows) return;
   const RowPlace place = place_of(b, first + b.lane);
   row_places(b.scratch)[b.lane] = place;

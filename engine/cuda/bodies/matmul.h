@@ -41,26 +41,39 @@ struct PartOf<W, kPanel, kFma> {
 struct FoldedPieces {
   i32 elements, panel_bits, count, batch, pieces, waiting, sums, sums_pitch, piece_floats;
 };
-// Adds them into the tree; behind the last batch they are the sums of the tile. Apart: products have no register left.
+ARK_DEVICE dev::f32x4 added(const dev::f32x4& a, const dev::f32x4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+// The balanced pairwise sum of `count` of a piece's four elements, 1, 2 or 4 times, `apart` floats apart.
+ARK_DEVICE dev::f32x4 sum_of_pieces(const float* first, i32 apart, i32 count) {
+  const auto piece = [&](i32 i) { return *reinterpret_cast<const dev::f32x4*>(first + i * apart); };
+  const dev::f32x4 v0 = piece(0);
+  if (count == 1) return v0;
+  const dev::f32x4 v1 = piece(1);
+  if (count == 2) return added(v0, v1);
+  const dev::f32x4 v2 = piece(2), v3 = piece(3);
+  return added(added(v0, v1), added(v2, v3));
+}
+// Adds them into the tree; behind the last batch they are the sums of the tile, of which a thread has four in a row.
+// Apart: products have no register left.
 ARK_APART void fold_pieces(FoldedPieces f) {
+  constexpr int kHalf = kNode / 2;
   const int thread = dev::thread_id();
   float* const tile_sums = reinterpret_cast<float*>(dev::shared() + shared_layout(0).scratch + kBorderBytes);
   const i32 each = dev::min(f.count, kNode);
   ARK_ROLLED
-  for (int e = thread; e < f.elements; e += kConsumers) {
+  for (int e = thread * 4; e < f.elements; e += kConsumers * 4) {
     const i32 row = e >> f.panel_bits;
     const float* from = tile_sums + f.sums + row * f.sums_pitch + (e - (row << f.panel_bits));
     ARK_ROLLED
-    for (i32 piece = 0; piece < f.count; piece += each) {
-      float part[kNode];
-      ARK_UNROLL
-      for (int i = 0; i < kNode; ++i) part[i] = i < each ? from[(piece + i) * f.piece_floats] : 0.0f;
-      float v = tree<kNode>(part, each);
+    for (i32 piece = 0; piece < f.count; piece += each, from += each * f.piece_floats) {
+      dev::f32x4 v = sum_of_pieces(from, f.piece_floats, dev::min(each, kHalf));
+      if (each > kHalf) v = added(v, sum_of_pieces(from + kHalf * f.piece_floats, f.piece_floats, kHalf));
       float *level = tile_sums + e, *above = tile_sums + f.waiting + e;
       ARK_ROLLED
       for (i32 bit = each; ((f.batch + piece) & bit) != 0; bit *= 2, level = above, above += f.elements)
-        v = *level + v;
-      *(f.batch + piece + each < f.pieces ? level : tile_sums + e) = v;
+        v = added(*reinterpret_cast<const dev::f32x4*>(level), v);
+      *reinterpret_cast<dev::f32x4*>(f.batch + piece + each < f.pieces ? level : tile_sums + e) = v;
     }
   }
 }
@@ -81,7 +94,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
 
   // Scratch: borders of pieces; sums of the tile [rows][kPanel], first of those that wait for their right neighbours
   // in the tree; gated: those of its first weight; others that wait; x and sums of pieces (engine/cuda/dealing.h).
-  // Elements of sums are touched by thread e % kConsumers only, but those of pieces and where said.
+  // Elements of sums are touched by thread e / 4 % kConsumers only, but those of pieces and where said.
   static constexpr u32 kTileBytes = kRowBlock * kPanel * 4;
   static_assert(kBorderBytes + (kTiles.levels + 1) * kTileBytes +
                     kRowBlock * piece_pitch(kPieceRows, kPanel) * 4 <=
@@ -289,11 +302,11 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     if constexpr (kTakesWideTiles) {
       const i32 rows = call.size(call.i.stream.m);
       if (is_wide(call.i.stream, rows)) {
-        call.b.cursor = run_wide<W>(call.b.p, turn_of(call.b), instance_offset(call), rows,
-                                    static_cast<i32>(own.first), static_cast<i32>(own.last), call.b.cursor);
-        return;
+        return run_wide<W>(call.b.p, turn_of(call.b), instance_offset(call), rows,
+                           static_cast<i32>(own.first), static_cast<i32>(own.last));
       }
     }
+    take_cursor(call.b);
     MatMul body(call);
     i32 handed = 0;  // groups of an output
     const i32 end = static_cast<i32>(own.last);
@@ -312,6 +325,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
       body.write(tile.panel);  // the one place: it is much code
       if (body.is_used_here()) use_tile(call.b.p, finished_tile(call, t, body.tiles.rows));
     }
+    leave_cursor(call.b);
   }
 };
 

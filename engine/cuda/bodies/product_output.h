@@ -48,7 +48,7 @@ struct ProductOutput : Quiet {
   const Stream& s;
   const StreamTiles tiles;
   const u32 bits;  // of the epilogue
-  // In scratch: [rows][kPanel]; element e is touched by thread e % kConsumers only, but where said.
+  // In scratch: [rows][kPanel]; element e is touched by thread e / 4 % kConsumers only, but where said.
   float* tile_sums;
   // Of the tile.
   i32 row0 = 0, rows = 0;
@@ -78,8 +78,9 @@ struct ProductOutput : Quiet {
   }
   ARK_DEVICE void keep_first(i32 panel) const {
     ARK_ROLLED
-    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) {
-      put_first_sum(panel, e, tile_sums[e]);
+    for (int first = call.b.thread * kAtOnce; first < rows * kPanel; first += kConsumers * kAtOnce) {
+      ARK_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) put_first_sum(panel, first + i, tile_sums[first + i]);
     }
   }
 
@@ -95,11 +96,11 @@ struct ProductOutput : Quiet {
     return {e < rows * kPanel && column < s.n, column, static_cast<i64>(row0 + e / kPanel) * s.n + column};
   }
 
-  // What the epilogue adds to the thread's elements from the first-th on.
+  // What the epilogue adds to kAtOnce elements from `first` on.
   ARK_DEVICE void load_terms(i32 panel, int first) {
     ARK_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
-      const Place to = output_at(panel, call.b.thread + (first + i) * kConsumers);
+      const Place to = output_at(panel, first + i);
       terms[i] = {};  // what was there is of no use: it takes no registers
       if (to.is_there)
         terms[i] =
@@ -113,35 +114,43 @@ struct ProductOutput : Quiet {
 
   // Of a tile whose sums others share the first terms are there; loaded as early elsewhere they would take registers.
   ARK_DEVICE void write(i32 panel) {
-    const int each = (rows * kPanel + kConsumers - 1) / kConsumers;
+    const int own = call.b.thread * kAtOnce;
     ARK_ROLLED
-    for (int first = 0; first < each; first += kAtOnce) {
-      if (first > 0 || tiles.groups == 1) load_terms(panel, first);
-      float kept[kAtOnce] = {};
+    for (int first = own; first < rows * kPanel; first += kConsumers * kAtOnce) {
+      if (first > own || tiles.groups == 1) load_terms(panel, first);
+      float v[kAtOnce] = {};
       if (!kKeepsHere && is_gated()) {
         ARK_UNROLL
         for (int i = 0; i < kAtOnce; ++i) {
-          const float* from = first_sum(panel, call.b.thread + (first + i) * kConsumers);
-          if (from) kept[i] = dev::ld_global(from);
+          const float* from = first_sum(panel, first + i);
+          if (from) v[i] = dev::ld_global(from);
         }
       }
+      const u32 second_bias = is_gated() ? bits & kEpilogueResidual : 0;
       ARK_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
-        const int e = call.b.thread + (first + i) * kConsumers;
-        const Place to = output_at(panel, e);
-        if (!to.is_there) continue;
-        const u32 second_bias = is_gated() ? bits & kEpilogueResidual : 0;
-        float v = !is_gated() ? tile_sums[e] : kKeepsHere ? *first_sum(panel, e) : kept[i];
-        v = epilogue(bits - second_bias, v, terms[i]);
-        if (is_gated()) v = v * (second_bias != 0 ? tile_sums[e] + terms[i].residual : tile_sums[e]);
-        if (is_used_here()) {
-          tile_sums[e] = v;
-        } else if (sizeof(X) < sizeof(float) && call.i.product.stores_parts != 0) {
-          store_x<X>(at<float>(call.i.product.out), to.element, v);
-        } else {
-          store_x<float>(at<float>(call.i.product.out), to.element, v);
-        }
+        const int e = first + i;
+        if (!is_gated()) v[i] = tile_sums[e];
+        if (kKeepsHere && is_gated()) v[i] = *first_sum(panel, e);
+        v[i] = epilogue(bits - second_bias, v[i], terms[i]);
+        if (is_gated()) v[i] = v[i] * (second_bias != 0 ? tile_sums[e] + terms[i].residual : tile_sums[e]);
+        if (is_used_here()) tile_sums[e] = v[i];
       }
+      if (!is_used_here()) store(panel, first, v);
+    }
+  }
+  // Those that are there. Parts, and others of rows of whole fours, at once.
+  ARK_DEVICE void store(i32 panel, int first, const float (&v)[kAtOnce]) const {
+    float* const out = at<float>(call.i.product.out);
+    const Place to = output_at(panel, first);
+    if (sizeof(X) < sizeof(float) && call.i.product.stores_parts != 0) {
+      if (to.is_there) store_four<X>(out, to.element, {v[0], v[1], v[2], v[3]});
+    } else if (s.n % kAtOnce == 0) {
+      if (to.is_there) store_four<float>(out, to.element, {v[0], v[1], v[2], v[3]});
+    } else {
+      ARK_UNROLL
+      for (int i = 0; i < kAtOnce; ++i)
+        if (output_at(panel, first + i).is_there) dev::st_global(out + to.element + i, v[i]);
     }
   }
 
@@ -155,12 +164,15 @@ struct ProductOutput : Quiet {
   ARK_DEVICE void hand_in(i32 group, i32 panel, int weight, const float* sums) const {
     float* to = partials(weight * tiles.groups + group, panel);
     ARK_ROLLED
-    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) dev::st_global(to + e, sums[e]);
+    for (int e = call.b.thread * kAtOnce; e < rows * kPanel; e += kConsumers * kAtOnce)
+      dev::st_global(reinterpret_cast<dev::f32x4*>(to + e), *reinterpret_cast<const dev::f32x4*>(sums + e));
   }
 
   // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all.
   ARK_DEVICE bool join(const StreamTile& tile, i32 handed) {
-    load_terms(tile.panel, 0);  // in case these are the last: they come while the others are counted
+    load_terms(
+        tile.panel,
+        call.b.thread * kAtOnce);  // in case these are the last: they come while the others are counted
     if (!count_in(tile, handed)) return false;
     gather(tile.panel);
     return true;

@@ -1,8 +1,8 @@
-// Wide tiles of a matrix product, for steps of many rows (Numerics::kFast): kWideRows rows of x times two panels, so
+// Wide tiles of a matrix product, for steps of many rows (Numerics::kFast): up to kWideRows of x times two panels, so
 // that weights and x are read from L2 a quarter as often as by tiles of kRowBlock rows times one panel.
 //
-// A warp takes a quarter of the rows times one of the panels (the half); its sums stay in registers over all pieces of
-// the tile, one after the other: other bits than the tree's of bodies/matmul.h. x is there in 16-bit parts
+// A warp takes a quarter of the rows, in eights, times one of the panels (the half); its sums stay in registers over
+// all pieces of the tile, one after the other: other bits than the tree's of bodies/matmul.h. x is there in 16-bit parts
 // (bodies/parts.h), of which both are multiplied, as there. Of each piece x is copied two pieces ahead into one of
 // three rooms; one barrier a piece says that its x is there, and that the room of the piece before is free.
 #pragma once
@@ -50,7 +50,9 @@ struct WidePieces {
         halves(WideHalves(i.stream, tile).count) {}
 
   ARK_DEVICE int half() const { return b.warp / kWideReaders; }
-  ARK_DEVICE i32 first_row() const { return b.warp % kWideReaders * (kWideRows / kWideReaders); }
+  // Of each warp; the last ones' rows may be copies of the last row.
+  ARK_DEVICE i32 octets() const { return wide_octets(rows); }
+  ARK_DEVICE i32 first_row() const { return b.warp % kWideReaders * octets() * 8; }
   ARK_DEVICE i32 border(i32 piece) const {
     return reinterpret_cast<const i32*>(b.scratch)[first_piece + piece];
   }
@@ -71,7 +73,7 @@ struct WidePieces {
       ARK_UNROLL
       for (int n = 0; n < kWideRows * 8 / kConsumers; ++n) {
         const i32 row = b.thread / 8 + n * (kConsumers / 8);
-        if (k >= columns) continue;
+        if (k >= columns || n >= octets()) continue;
         const float* const from = x + static_cast<i64>(dev::min(row, rows - 1)) * all;
         W* const part = row_of<W>(to, row) + k;
         dev::cp_async16(part, from);
@@ -105,7 +107,7 @@ struct WidePieces {
 
   // While eight rows of x are multiplied the next ones are fetched. For sixteen rows of the weight a warp waits, while
   // the other one of its quarter of the processor multiplies.
-  ARK_DEVICE void multiply_piece(i32 piece, const u8* stage, i32 piece_rows) {
+  ARK_DEVICE void multiply_piece(i32 piece, const u8* stage, i32 piece_rows, i32 count) {
     const u32 weights_from = weights_at(stage), x_from = x_at(piece);
     ARK_ROLLED
     for (int step = 0; step < piece_rows / 16; ++step) {
@@ -114,7 +116,8 @@ struct WidePieces {
       load_x(x[0], x_from, step, 0);
       ARK_UNROLL
       for (int o = 0; o < kWideOctets; ++o) {
-        if (o + 1 < kWideOctets) load_x(x[(o + 1) % 2], x_from, step, o + 1);
+        if (o >= count) break;
+        if (o + 1 < kWideOctets && o + 1 < count) load_x(x[(o + 1) % 2], x_from, step, o + 1);
         ARK_UNROLL
         for (int part = 0; part < 2; ++part) {
           const u32 of_part[2] = {x[o % 2][part * 2], x[o % 2][part * 2 + 1]};
@@ -143,7 +146,8 @@ struct WidePieces {
       if (half() < halves) {
         const bool is_there = acquire_stage_without_calls(b, cursor);
         const i32 piece_rows = first_row() < rows ? border(piece + 1) - border(piece) : 0;
-        if (is_there && piece_rows > 0) multiply_piece(piece, stage_at(b, cursor), dev::uniform(piece_rows));
+        if (is_there && piece_rows > 0)
+          multiply_piece(piece, stage_at(b, cursor), dev::uniform(piece_rows), dev::uniform(octets()));
         release_stage(b, cursor, kWideReaders);
       }
       cursor.advance(halves, stages);
@@ -159,7 +163,7 @@ struct WidePieces {
     ARK_UNROLL
     for (int r = 0; r < 2 * kWideOctets; ++r) {
       const i32 row = first_row() + r / 2 * 8 + b.lane % 4 * 2 + r % 2;
-      if (row >= rows) continue;
+      if ((r / 2 >= octets() && !ARK_BUG(wide_rows_of_others)) || row >= rows) continue;
       float* const line = to + row * 64 + b.lane / 4;
       ARK_UNROLL
       for (int g = 0; g < kColumnGroups; ++g)
@@ -172,13 +176,13 @@ struct WidePieces {
 
 // All of a tile's pieces: its sums are in scratch.
 template <class W>
-ARK_APART RingCursor wide_pieces(const LoopParameters& p, u32 instance, i32 rows, i32 number,
-                                 RingCursor cursor) {
-  Block b = open_block(p, 0, 0, cursor);
+ARK_APART void wide_pieces(const LoopParameters& p, u32 instance, i32 rows, i32 number) {
+  Block b = open_block(p, 0, 0);
+  take_cursor(b);
   const Instance& i = *reinterpret_cast<const Instance*>(dev::shared() + instance);
   const StreamTiles tiles(i.stream, rows);
   WidePieces<W>(b, i, tiles, StreamTile(tiles, number)).run();
-  return b.cursor;
+  leave_cursor(b);
 }
 
 template <class W>
@@ -225,7 +229,7 @@ struct WideOutput : ProductOutput<64, true, W> {
     for (int h = halves.is_gated ? 1 : 0; is_whole && h < halves.count; ++h) {
       const i32 panel = halves.panel_of(h);
       tile_sums = is_shared ? wide_scratch(call.b) : wide_sums(call.b, s, h, rows);
-      if (is_shared) this->gather(panel), this->load_terms(panel, 0);
+      if (is_shared) this->gather(panel), this->load_terms(panel, call.b.thread * Output::kAtOnce);
       this->write(panel);
       if (this->is_used_here()) use(h);
       if (is_shared) consumers_sync();  // the other half's sums take the room of these
@@ -237,7 +241,7 @@ struct WideOutput : ProductOutput<64, true, W> {
 template <class W>
 ARK_APART i32 finish_wide(const LoopParameters& p, u32 turn, u32 instance, i32 number, bool is_last_tile,
                           i32 handed) {
-  Block b = open_block(p, 0, turn, {});
+  Block b = open_block(p, 0, turn);
   WideOutput<W>({b, *reinterpret_cast<const Instance*>(dev::shared() + instance), nullptr}, number)
       .finish(is_last_tile, handed);
   return handed;
@@ -245,15 +249,13 @@ ARK_APART i32 finish_wide(const LoopParameters& p, u32 turn, u32 instance, i32 n
 
 // Tiles [first, last) of a product.
 template <class W>
-ARK_DEVICE RingCursor run_wide(const LoopParameters& p, u32 turn, u32 instance, i32 rows, i32 first, i32 last,
-                               RingCursor cursor) {
+ARK_DEVICE void run_wide(const LoopParameters& p, u32 turn, u32 instance, i32 rows, i32 first, i32 last) {
   i32 handed = 0;
   ARK_ROLLED
   for (i32 t = first; t < last; ++t) {
-    cursor = wide_pieces<W>(p, instance, rows, t, cursor);
+    wide_pieces<W>(p, instance, rows, t);
     handed = finish_wide<W>(p, turn, instance, t, t + 1 == last, handed);
   }
-  return cursor;
 }
 
 }  // namespace ark::cuda

@@ -14,6 +14,12 @@ constexpr u32 kTerms = kEpilogueBias | kEpilogueResidual;  // of an epilogue, th
 // first operands are there; its copies of x; until those of a tile's first piece are there, which no count knows, since
 // later ones are on their way.
 constexpr double kMmaIssue = 8, kFirstOperands = 100, kWideCopies = 150, kFirstX = 400;
+// Of a piece's sixteen rows, until operands are there: addresses, and a load from shared memory (33 cycles there). That
+// other warps' products hide some of it is not counted.
+constexpr double kStepOperands = 60;
+
+// Of a loop of all consumers over so many elements, those in which the last warp has none.
+int32_t idle_rounds(i64 elements) { return turns(elements) - turns(elements - (kConsumers - 32)); }
 
 }  // namespace
 
@@ -43,6 +49,7 @@ i32 ProductWork::rows_of(const StreamTile& tile) const {
   return std::min(tiles_.row_block, tiles_.rows - tile.block * tiles_.row_block);
 }
 
+i64 ProductWork::fours_of(const StreamTile& tile) const { return i64{rows_of(tile)} * s_.panel / 4; }
 int32_t ProductWork::halves_of(const StreamTile& tile) const { return WideHalves(s_, tile).count; }
 i32 ProductWork::tile_pieces(const StreamTile& tile) const {
   return tiles_.pieces * (tiles_.wide ? halves_of(tile) : weights());
@@ -96,8 +103,7 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
   const i32 rows = rows_of(tile), k = border(piece + 1) - border(piece);
   const i32 column_groups = s_.panel / 16;
   if (tiles_.wide) {  // a warp of each half in each quarter of the processor
-    const i32 octets = up(std::min(rows, kWideRows / kWideReaders), 8);
-    return kFirstOperands + up(k, 16) * octets * column_groups * 2 * kMmaIssue * halves_of(tile);
+    return kFirstOperands + up(k, 16) * wide_octets(rows) * column_groups * 2 * kMmaIssue * halves_of(tile);
   }
   if (is_fma_) {
     const i32 vector = takes_codes_ ? 8 : 16 / (s_.unit_bytes / s_.panel), lanes = s_.panel / vector;
@@ -106,19 +112,21 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
     return 300 + up(rows, 4) * (turns_of * turn + vector * 4 * 12);
   }
   const i32 steps = up(k, 16), octets = up(std::min(rows, kWarpRows), 8);
-  // Of sixteen columns: their fetch, of codes with their terms and what makes numbers of them; what tensor cores do, of
-  // codes with the products of scales, and of offsets with those of sums of x, which are one product more.
-  const double once = column_groups * (!takes_codes_    ? 60.0
-                                       : has_four_bits_ ? 100.0
-                                                        : 130.0),
-               each = column_groups * (30.0 + 10 * (takes_codes_ + has_offsets_)) + 30 * has_offsets_;
-  return 600 + (octets - 1) * 100 + steps * (once + octets * (60 + each));
+  const double around = 600 + (octets - 1) * 100;  // until its stage and x are known there; sums into scratch
+  // Both parts' products of two warps share a quarter's tensor cores; for operands a warp waits once for each eight.
+  if (!takes_codes_) return around + steps * octets * (kStepOperands + column_groups * 2 * 2 * kMmaIssue);
+  // Of sixteen columns: their fetch, with terms and what makes numbers of them; what tensor cores do, with the products
+  // of scales, and of offsets with those of sums of x, which are one product more.
+  const double once = column_groups * (has_four_bits_ ? 100.0 : 130.0),
+               each = column_groups * (40.0 + 10 * has_offsets_) + 30 * has_offsets_;
+  return around + steps * (once + octets * (60 + each));
 }
 
 int64_t ProductWork::x_bytes(const StreamTile& tile, i32 first) const {
   const i32 piece = piece_of(tile, first);
   if (tiles_.wide) {
-    const int64_t x = int64_t{rows_of(tile)} * (border(piece + 1) - border(piece)) * 4;
+    const int64_t rows = wide_octets(rows_of(tile)) * 8 * kWideReaders;  // as they are copied
+    const int64_t x = rows * (border(piece + 1) - border(piece)) * 4;
     return x + (tile.block > 0 ? halves_of(tile) * piece_bytes(piece) : 0);
   }
   return int64_t{rows_of(tile)} * (border(piece + pieces_at_once(tile, first)) - border(piece)) * 4;
@@ -131,8 +139,10 @@ int32_t ProductWork::pieces_in_hand(const StreamTile& tile) const {
 Work ProductWork::after_pieces(const StreamTile& tile) const {
   if (tiles_.wide) return {};
   Work w = barriers(1);
-  w.cycles = turns(i64{rows_of(tile)} * s_.panel) * up(count_, kNode) *
-             (60 + std::min(count_, kNode) * 70.0 / kNode);
+  // Threads load 16 bytes of each piece, of which shared memory brings a warp's in four cycles.
+  const i64 items = fours_of(tile);
+  const int32_t warps = std::min(kConsumerWarps, up(items, 32));
+  w.cycles = turns(items) * up(count_, kNode) * (kLoopTurn + std::min(count_, kNode) * warps * 4.0);
   return w;
 }
 
@@ -141,27 +151,34 @@ Work ProductWork::write_work(const StreamTile& tile) const {
   const WideHalves halves(s_, tile);
   Work w = barriers(3);  // until all are through with x, until sums are there, until these are used
   w.cycles = 2 * kLoopTurn;
-  for (int h = halves.is_gated ? 1 : 0; h < halves.count; ++h) w += panel_work(tile, halves.panel_of(h));
+  for (int h = halves.is_gated ? 1 : 0; h < halves.count; ++h)
+    w += panel_work(tile, halves.panel_of(h)),
+        w.cold = std::min(w.cold, 1);  // the second half finds the code
   return w;
 }
 
 Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
-  const i32 each = turns(i64{rows_of(tile)} * s_.panel), rounds = up(each, 4);
+  const i32 rounds = turns(fours_of(tile));
   const bool has_bias = (bits_ & (weights() > 1 ? kTerms : u32{kEpilogueBias})) != 0;
   Work w = (bits_ & kTerms) != 0 ? loads(has_bias ? 0 : rounds, has_bias ? rounds : 0) : Work{};
   if (keeps_in_output_) w += loads(rounds);
-  w.cycles = each * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
+  // Those of four elements at once take half as long again as one's.
+  w.cycles = rounds * 1.5 * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
   if (!uses_tiles()) return w;
   const i32 rows = rows_of(tile), at_once = tables_.machine().tiles.row_block;
+  const bool looks_up = tiles_.blocks > 1 || tiles_.wide;
   for (i32 first = 0; first < rows; first += at_once) {
-    w += use_work(tile, std::min(at_once, rows - first), panel, tiles_.blocks > 1 || tiles_.wide);
+    w += use_work(tile, std::min(at_once, rows - first), panel);
     if (tiles_.wide) w += barriers(1);
   }
+  // Places are looked up by the last warp, which has taken part in fewer rounds than others.
+  const i32 before = (bits_ & kTerms) != 0 ? idle_rounds(fours_of(tile)) : 0;
+  if (looks_up) w += loads(std::max(0, up(rows, at_once) - before));
   return w;
 }
 
 // bodies/append.h's AppendedTile: what comes from memory are angles, and places of rows that are not the first ones.
-Work ProductWork::use_work(const StreamTile& tile, i32 rows, i32 panel, bool looks_up) const {
+Work ProductWork::use_work(const StreamTile& tile, i32 rows, i32 panel) const {
   const bool rotates = (i_.product.tile_use & kTileRotated) != 0,
              appends = (i_.product.tile_use & kTileAppended) != 0;
   const i32 dim = i_.product.dim, columns = std::min(s_.panel, s_.n - panel * s_.panel);
@@ -179,17 +196,16 @@ Work ProductWork::use_work(const StreamTile& tile, i32 rows, i32 panel, bool loo
     w.cycles += turns(packs) * 4 * kCall;
   }
   w.cold = tile.block == 0;  // a processor's next tiles find the code
-  w += loads(looks_up);
   return w += barriers(1);
 }
 
 Work ProductWork::hand_in_work(const StreamTile& tile) const {
   if (tiles_.wide) {
     Work w = barriers(3);
-    w.cycles = halves_of(tile) * turns(i64{rows_of(tile)} * s_.panel) * 20.0;
+    w.cycles = halves_of(tile) * turns(fours_of(tile)) * 30.0;
     return w;
   }
-  return cycles(turns(i64{rows_of(tile)} * s_.panel) * 20.0);
+  return cycles(turns(fours_of(tile)) * 30.0);
 }
 
 Work ProductWork::join_work(const StreamTile&) const {
@@ -211,8 +227,11 @@ Work ProductWork::gather_work(const StreamTile& tile) const {
   if (tiles_.wide) {  // a panel after the other
     const WideHalves halves(s_, tile);
     Work all;
-    for (int h = halves.is_gated ? 1 : 0; h < halves.count; ++h)
-      (all += w) += panel_work(tile, halves.panel_of(h)) += barriers(1);
+    for (int h = halves.is_gated ? 1 : 0; h < halves.count; ++h, w.cold = 0) {
+      Work panel = panel_work(tile, halves.panel_of(h));
+      if (all.cold > 0) panel.cold = 0;  // the second half finds the code
+      ((all += w) += panel) += barriers(1);
+    }
     return all;
   }
   Work terms = write_work(tile);  // whose first terms came while the others were counted

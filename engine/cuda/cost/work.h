@@ -73,9 +73,10 @@ class ProductWork {
   i32 piece_of(const StreamTile& tile, i32 number) const;           // of the weight
   int32_t pieces_at_once(const StreamTile& tile, i32 first) const;  // whose x is there: a batch, or a turn
   i32 border(i32 piece) const { return borders_[static_cast<std::size_t>(piece)]; }
-  i32 rows_of(const StreamTile& tile) const;  // of x
-  int64_t piece_bytes(i32 piece) const;       // piece number `piece` of the weight
-  Work prepare_work() const;                  // before the wait
+  i32 rows_of(const StreamTile& tile) const;   // of x
+  i64 fours_of(const StreamTile& tile) const;  // elements of a panel, which a thread has at once
+  int64_t piece_bytes(i32 piece) const;        // piece number `piece` of the weight
+  Work prepare_work() const;                   // before the wait
   // Behind the pieces of the one before: until the tile's piece number `first` can be taken.
   Work before_pieces(const StreamTile& tile, i32 first, bool is_first_tile) const;
   double piece_cycles(const StreamTile& tile, i32 piece) const;  // of a warp that takes it
@@ -97,9 +98,9 @@ class ProductWork {
  private:
   int32_t weights() const;
   bool uses_tiles() const { return i_.product.tile_use != 0; }
-  Work use_work(const StreamTile& tile, i32 rows, i32 panel, bool looks_up) const;  // rotates or appends them
-  Work panel_work(const StreamTile& tile, i32 panel) const;  // what a panel's sums come to
-  int32_t halves_of(const StreamTile& tile) const;           // of a wide tile
+  Work use_work(const StreamTile& tile, i32 rows, i32 panel) const;  // rotates or appends them
+  Work panel_work(const StreamTile& tile, i32 panel) const;          // what a panel's sums come to
+  int32_t halves_of(const StreamTile& tile) const;                   // of a wide tile
 
   const StepTables& tables_;
   const Instance& i_;
