@@ -135,10 +135,9 @@ class ShapeBudget {
       const std::string body = function.substr(0, function.find('<'));
       const auto most = [&](const char* kind) {
         const int all = budget_.at("at most").at(kind).value(body, 0);
-        const std::string more = kind_of(model);
-        return budget_.contains(more)
-                   ? std::max(all, budget_.at(more).value(kind, nlohmann::json::object()).value(body, 0))
-                   : all;
+        const nlohmann::json more =
+            budget_.value(kind_of(model), nlohmann::json::object()).value(kind, nlohmann::json::object());
+        return std::max(all, more.value(body, more.value("others", 0)));
       };
       EXPECT_LE(shape.local, most("local")) << what << ": loads and stores of local memory";
       EXPECT_LE(shape.generic, most("generic")) << what << ": generic loads and stores";

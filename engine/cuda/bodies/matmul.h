@@ -290,8 +290,12 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     const Stream& s = call.i.stream;
     return StreamTiles(s, call.size(s.m)).grid;
   }
-  ARK_DEVICE static void prepare(const Call& call, Tiles) {
+  ARK_DEVICE static void prepare(const Call& call, Tiles own) {
     const Stream& s = call.i.stream;
+    const u32 biases = kEpilogueBias | (s.second != 0 ? kEpilogueResidual : 0);
+    if ((static_cast<u32>(call.i.product.epilogue) & biases) != 0)
+      prefetch_biases(call.b.p, instance_offset(call), call.size(s.m), static_cast<i32>(own.first),
+                      static_cast<i32>(own.last));
     if (call.i.product.tile_use != 0 && !(ARK_BUG(stale_places) && call.b.step > 0))
       look_up_places(call.b.p, 0, dev::min(kRowBlock, call.size(s.m)));
     ARK_ROLLED

@@ -38,6 +38,23 @@ ARK_DEVICE dev::f32x4 sum_of_groups(const float* first, i64 apart, i32 size) {
   return {tree<kNode>(a, size), tree<kNode>(b, size), tree<kNode>(c, size), tree<kNode>(d, size)};
 }
 
+// Biases of tiles [first, last), of the first sixteen of them, from memory into L2: before what a product waits for, in
+// steps of few rows. Of the instance that many bytes behind dev::shared(). All consumer threads; one warp does it.
+ARK_APART void prefetch_biases(const LoopParameters& p, u32 instance, i32 rows, i32 first, i32 last) {
+  constexpr i32 kLine = 32;  // floats
+  const Block b = open_block(p, 0, 0);
+  const Instance& i = *reinterpret_cast<const Instance*>(dev::shared() + instance);
+  const Stream& s = i.stream;
+  const i32 tile = first + b.lane / 2, line = b.lane % 2 * kLine;
+  if (b.warp != 0 || tile >= last || line >= s.panel || rows > kRowBlock) return;
+  const i32 column = (tile >> (rows <= kFewRows ? s.few_bits : s.some_bits)) * s.panel + line;
+  if (column >= s.n) return;
+  const u32 bits = static_cast<u32>(i.product.epilogue);
+  if ((bits & kEpilogueBias) != 0) dev::prefetch(at<const float>(i.product.bias) + column);
+  if (s.second != 0 && (bits & kEpilogueResidual) != 0)
+    dev::prefetch(at<const float>(i.product.residual) + column);
+}
+
 // A tile of a product, whose output is stored as floats or as parts of X. kKeepsHere: a gated product's first sums wait
 // in scratch; else where the output will be.
 template <int kPanel, bool kKeepsHere, class X>
@@ -170,9 +187,8 @@ struct ProductOutput : Quiet {
 
   // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all.
   ARK_DEVICE bool join(const StreamTile& tile, i32 handed) {
-    load_terms(
-        tile.panel,
-        call.b.thread * kAtOnce);  // in case these are the last: they come while the others are counted
+    // In case these are the last: they come while the others are counted.
+    load_terms(tile.panel, call.b.thread * kAtOnce);
     if (!count_in(tile, handed)) return false;
     gather(tile.panel);
     return true;

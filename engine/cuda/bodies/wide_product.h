@@ -2,9 +2,9 @@
 // that weights and x are read from L2 a quarter as often as by tiles of kRowBlock rows times one panel.
 //
 // A warp takes a quarter of the rows, in eights, times one of the panels (the half); its sums stay in registers over
-// all pieces of the tile, one after the other: other bits than the tree's of bodies/matmul.h. x is there in 16-bit parts
-// (bodies/parts.h), of which both are multiplied, as there. Of each piece x is copied two pieces ahead into one of
-// three rooms; one barrier a piece says that its x is there, and that the room of the piece before is free.
+// all pieces of the tile, one after the other: other bits than the tree's of bodies/matmul.h. x is there in 16-bit
+// parts (bodies/parts.h), of which both are multiplied, as there. Of each piece x is copied two pieces ahead into one
+// of three rooms; one barrier a piece says that its x is there, and that the room of the piece before is free.
 #pragma once
 
 #include "engine/cuda/bodies/product_output.h"

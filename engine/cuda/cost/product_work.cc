@@ -151,16 +151,17 @@ Work ProductWork::write_work(const StreamTile& tile) const {
   const WideHalves halves(s_, tile);
   Work w = barriers(3);  // until all are through with x, until sums are there, until these are used
   w.cycles = 2 * kLoopTurn;
-  for (int h = halves.is_gated ? 1 : 0; h < halves.count; ++h)
-    w += panel_work(tile, halves.panel_of(h)),
-        w.cold = std::min(w.cold, 1);  // the second half finds the code
+  for (int h = halves.is_gated ? 1 : 0; h < halves.count; ++h) w += panel_work(tile, halves.panel_of(h));
+  w.cold = std::min(w.cold, 1);  // the second half finds the code
   return w;
 }
 
 Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
   const i32 rounds = turns(fours_of(tile));
   const bool has_bias = (bits_ & (weights() > 1 ? kTerms : u32{kEpilogueBias})) != 0;
-  Work w = (bits_ & kTerms) != 0 ? loads(has_bias ? 0 : rounds, has_bias ? rounds : 0) : Work{};
+  // Of steps of few rows they were asked for before the wait.
+  const bool is_far = has_bias && (tiles_.wide || tiles_.blocks > 1);
+  Work w = (bits_ & kTerms) != 0 ? loads(is_far ? 0 : rounds, is_far ? rounds : 0) : Work{};
   if (keeps_in_output_) w += loads(rounds);
   // Those of four elements at once take half as long again as one's.
   w.cycles = rounds * 1.5 * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
