@@ -202,7 +202,8 @@ TEST_P(GpuPerRank, ADeadPeerIsNamedAndEndsTheLoop) {
   step.sequences = {{0, 0, 1, 0}};
   step.page_deltas = {{0, 0, 0}};
   ranks.executor(0).post(step);  // rank 1 never starts it
-  EXPECT_FALSE(ranks.executor(0).poll(std::chrono::milliseconds(20)));
+  // Rank 0 is in it by then, on a busy machine, too.
+  EXPECT_FALSE(ranks.executor(0).poll(std::chrono::milliseconds(500)));
   EXPECT_FALSE(ranks.executor(0).is_parked());
   ranks.group(1).report_dead(1, "the test says so");
   try {
