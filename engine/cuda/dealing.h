@@ -156,6 +156,8 @@ ARK_BOTH constexpr i32 batch_pitch(i32 count, i32 longest_piece) {
 ARK_BOTH constexpr i32 piece_pitch(i32 longest_piece, i32 panel) {
   return sum_pitch(by_eights(longest_piece) > panel ? by_eights(longest_piece) : panel);
 }
+// Elements of a row that a thread adds up, hands in and writes at once; of a tile it has every kConsumers-th such run.
+inline constexpr int kSumsAtOnce = 4;
 // Of the tree, of sums that wait for their right neighbours; the first one's are where the tile's sums will be.
 ARK_DEVICE i32 waiting_levels(i32 pieces, i32 count) {
   const i32 levels =

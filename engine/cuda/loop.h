@@ -353,8 +353,8 @@ ARK_DEVICE void consume(const LoopParameters& p) {
     if (!run) return;
     const bool is_done = run_instances<Cases>(p) && close_step(p);
     const Block b = open_block(p, 0, 0);
-    if (b.thread == 0)
-      ++b.words->turn;  // all have read it for the last time, before the barrier that they met at
+    // All have read it for the last time, before the barrier that they met at.
+    if (b.thread == 0) ++b.words->turn;
     if (!consumers_stopped(b, !is_done)) continue;
     if (b.thread == 0) b.words->leave[b.words->turn % 2] = 1;
     dev::sync();

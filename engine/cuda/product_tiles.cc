@@ -9,9 +9,9 @@ namespace {
 
 // What tiles that share outputs hand in, of the largest product, takes at most this.
 constexpr uint64_t kPartialLimit = 32 << 20;
-// Costs in nanoseconds, as traces of an H100 show them: a tile; handing in and taking up what tiles that share an
-// output have, and in it a row of a tile. A stage of weights as they come from memory while all processors read, and in
-// it what a row of x takes beside (cost/product_work.cc).
+// Costs in nanoseconds. As traces of an H100 show them: a tile. As replays charge them (cost/product_work.cc): a stage
+// of weights as they come from memory while all processors read, and in it what a row of x takes beside; handing in and
+// taking up what tiles that share an output have, and in it a row of a tile.
 constexpr double kTileCost = 1700, kStageCost = 380, kStageRowCost = 7, kJoinCost = 4000, kJoinRowCost = 3;
 constexpr double kTakenUpCost = 500;  // instead of a join's, where the norm behind adds the sums up
 // Of wide tiles of kWideRows rows: a tile, with its outputs; a join, and in it a group's sums; of fewer rows less. A
@@ -60,10 +60,8 @@ double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
   const int32_t groups = groups_of_wide(s, how, rows);
   const int64_t blocks = up(rows, kWideRows),
                 turns = up(pairs(how.panels, how) * blocks * groups, how.processors);
-  const auto of_block = [](int64_t n) {
-    return wide_octets(static_cast<i32>(n)) * 8.0 * kWideReaders / kWideRows;
-  };
-  const double part = of_block(std::min<int64_t>(rows, kWideRows));
+  const auto block = static_cast<i32>(std::min<int64_t>(rows, kWideRows));
+  const double part = wide_octets(block) * 8.0 * kWideReaders / kWideRows;
   const double from_memory = blocks == 1 ? 2 * kStageCost : 0;
   const double piece =
       kWidePieceCost + std::max({from_memory, kWideWeightsCost + part * kWideXCost, part * kWideMmaCost});
@@ -72,12 +70,12 @@ double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
   return static_cast<double>(turns) * (part * kWideTileCost + s.pieces / groups * piece) + shared;
 }
 
-// Wide from as many rows on as lose the least time against the better of both, over all numbers of rows.
+// Wide from as many rows on as save the most time, in parts of what narrow tiles take, over all numbers of rows.
 void choose_wide(Stream& s, const Cutting& how) {
   s.wide_bits = bits_of(std::min({how.groups > 0 ? how.groups : kNode, s.pieces, kNode}));
   s.wide_tiles = how.groups > 0 ? INT32_MAX : static_cast<i32>(how.processors * s.panels / how.panels);
   constexpr int64_t kStep = kWarpRows;
-  double lost = 0, least = 0;  // by wide tiles from so many rows on, in parts of what narrow ones take
+  double lost = 0, least = 0;  // by wide tiles from so many rows on
   for (int64_t rows = up(how.rows, kStep) * kStep; rows >= kStep; rows -= kStep) {
     lost += wide_cost(s, how, rows) / narrow_cost(s, how, rows) - 1;
     if (lost < least)

@@ -57,12 +57,13 @@ ARK_DEVICE dev::f32x4 sum_of_pieces(const float* first, i32 apart, i32 count) {
 // Adds them into the tree; behind the last batch they are the sums of the tile, of which a thread has four in a row.
 // Apart: products have no register left.
 ARK_APART void fold_pieces(FoldedPieces f) {
+  static_assert(kSumsAtOnce * sizeof(float) == sizeof(dev::f32x4));
   constexpr int kHalf = kNode / 2;
   const int thread = dev::thread_id();
   float* const tile_sums = reinterpret_cast<float*>(dev::shared() + shared_layout(0).scratch + kBorderBytes);
   const i32 each = dev::min(f.count, kNode);
   ARK_ROLLED
-  for (int e = thread * 4; e < f.elements; e += kConsumers * 4) {
+  for (int e = thread * kSumsAtOnce; e < f.elements; e += kConsumers * kSumsAtOnce) {
     const i32 row = e >> f.panel_bits;
     const float* from = tile_sums + f.sums + row * f.sums_pitch + (e - (row << f.panel_bits));
     ARK_ROLLED
@@ -94,7 +95,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
 
   // Scratch: borders of pieces; sums of the tile [rows][kPanel], first of those that wait for their right neighbours
   // in the tree; gated: those of its first weight; others that wait; x and sums of pieces (engine/cuda/dealing.h).
-  // Elements of sums are touched by thread e / 4 % kConsumers only, but those of pieces and where said.
+  // Elements of sums are touched by thread e / kSumsAtOnce % kConsumers only, but those of pieces and where said.
   static constexpr u32 kTileBytes = kRowBlock * kPanel * 4;
   static_assert(kBorderBytes + (kTiles.levels + 1) * kTileBytes +
                     kRowBlock * piece_pitch(kPieceRows, kPanel) * 4 <=

@@ -47,6 +47,7 @@ ARK_APART void prefetch_biases(const LoopParameters& p, u32 instance, i32 rows, 
   const Stream& s = i.stream;
   const i32 tile = first + b.lane / 2, line = b.lane % 2 * kLine;
   if (b.warp != 0 || tile >= last || line >= s.panel || rows > kRowBlock) return;
+  // As StreamTile has it where there is one block of rows; of wide tiles it is of others, which does no harm.
   const i32 column = (tile >> (rows <= kFewRows ? s.few_bits : s.some_bits)) * s.panel + line;
   if (column >= s.n) return;
   const u32 bits = static_cast<u32>(i.product.epilogue);
@@ -59,13 +60,13 @@ ARK_APART void prefetch_biases(const LoopParameters& p, u32 instance, i32 rows, 
 // in scratch; else where the output will be.
 template <int kPanel, bool kKeepsHere, class X>
 struct ProductOutput : Quiet {
-  static constexpr int kAtOnce = 4;  // elements of an output that a thread has in hand
+  static constexpr int kAtOnce = kSumsAtOnce;
 
   const Call& call;
   const Stream& s;
   const StreamTiles tiles;
   const u32 bits;  // of the epilogue
-  // In scratch: [rows][kPanel]; element e is touched by thread e / 4 % kConsumers only, but where said.
+  // In scratch: [rows][kPanel]; element e is touched by thread e / kSumsAtOnce % kConsumers only, but where said.
   float* tile_sums;
   // Of the tile.
   i32 row0 = 0, rows = 0;

@@ -49,7 +49,9 @@ i32 ProductWork::rows_of(const StreamTile& tile) const {
   return std::min(tiles_.row_block, tiles_.rows - tile.block * tiles_.row_block);
 }
 
-i64 ProductWork::fours_of(const StreamTile& tile) const { return i64{rows_of(tile)} * s_.panel / 4; }
+i64 ProductWork::fours_of(const StreamTile& tile) const {
+  return i64{rows_of(tile)} * s_.panel / kSumsAtOnce;
+}
 int32_t ProductWork::halves_of(const StreamTile& tile) const { return WideHalves(s_, tile).count; }
 i32 ProductWork::tile_pieces(const StreamTile& tile) const {
   return tiles_.pieces * (tiles_.wide ? halves_of(tile) : weights());
