@@ -412,6 +412,10 @@ ARK_DEVICE void cp_async_arrive(Mbarrier* barrier, Site = {}) {
 ARK_DEVICE void mbarrier_init(Mbarrier* barrier, u32 arrivals, Site = {}) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
+// By one thread, of a barrier that no other uses any more: its memory may be initialised anew then.
+ARK_DEVICE void mbarrier_inval(Mbarrier* barrier, Site = {}) {
+  asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
 ARK_DEVICE void mbarrier_init_fence(Site = {}) {
 #if ARK_HAS_BULK
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

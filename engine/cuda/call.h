@@ -1,4 +1,4 @@
-// What device code of the loop shares: addresses, the view of a block, waiting, the ring of weights.
+// What device code of the loop shares: addresses, the view of a block, waiting.
 #pragma once
 
 #include "dma/device.h"
@@ -51,9 +51,10 @@ struct BlockWords {
   // The consumers', which thread 0 writes; between bodies: the loop's registers are few.
   u64 turn;
   RingCursor cursor;
-  u32 padding;  // which is written, too: compilers load the cursor by 16 bytes
+  u32 padding;    // which is written, too: compilers load the cursor by 16 bytes
+  i32 stages[2];  // of the ring; by turn % 2, as `leave`
 };
-static_assert(sizeof(BlockWords) <= 64);
+static_assert(sizeof(BlockWords) <= kWordsBytes);
 
 // A thread's view of its block.
 struct Block {
@@ -65,18 +66,25 @@ struct Block {
   dev::Mbarrier* empty;
   u8* scratch;
   u8* ring;
+  int stages;  // of the ring
   int thread, warp, lane, processor, rank_index;
   u64 step;              // from 0
   RingCursor cursor;     // of a body that takes weights: take_cursor()
   bool gave_up = false;  // this warp, inside a body: it waits for no more weights
 };
 
-// `turn`: whose vals.
+// The stages beyond p.stages lie before the others, where bodies leave the end of their scratch to them.
+ARK_DEVICE u8* ring_of(const LoopParameters& p, int stages) {
+  return dev::shared() + shared_layout(p.stages).ring - (stages - p.stages) * kStageBytes;
+}
+
+// `turn`: whose vals and ring.
 ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn) {
   u8* shared = dev::shared();
   const SharedLayout s = shared_layout(p.stages);
   dev::Mbarrier* barriers = reinterpret_cast<dev::Mbarrier*>(shared + s.barriers);
   BlockWords* words = reinterpret_cast<BlockWords*>(shared + s.words);
+  const int stages = words->stages[turn % 2];
   return {p,
           reinterpret_cast<const RankTables*>(shared + s.rank),
           words,
@@ -84,7 +92,8 @@ ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn) {
           barriers,
           barriers + kMaxStages,
           shared + s.scratch,
-          shared + s.ring,
+          ring_of(p, stages),
+          stages,
           dev::thread_id(),
           dev::warp_id(),
           dev::lane_id(),
@@ -270,76 +279,6 @@ ARK_DEVICE void relay_to(u64* relay, u64 value) {
 ARK_DEVICE bool await_counter(Block& b, WaitPoint point, const u64* counter, u64 needed) {
   if (ARK_BUG(narrow_peer_wait)) return wait_reached<dev::Scope::gpu>(b, point, counter, needed);
   return wait_reached<dev::Scope::sys>(b, point, counter, needed);
-}
-
-// ---- the ring of weights
-
-// All consumer threads, as a body begins; and behind a barrier that all have passed since.
-ARK_DEVICE void take_cursor(Block& b) { b.cursor = b.words->cursor; }
-ARK_DEVICE void leave_cursor(const Block& b) {
-  if (b.thread == 0) b.words->cursor = b.cursor;
-}
-
-ARK_DEVICE const u8* stage_at(const Block& b, const RingCursor& cursor) {
-  return b.ring + cursor.stage * kStageBytes;
-}
-
-// Arrivals that free a stage, of the warps that take its piece.
-inline constexpr int kStageReaders = kHasWideTiles ? kWideReaders : 2;
-static_assert(warps_of_piece(kRowBlock, true) <= kStageReaders);
-
-// Of the round that the cursor's stage is in.
-ARK_DEVICE u32 parity_of(const RingCursor& cursor) {
-  return ARK_BUG(missing_mbarrier_phase) ? 0 : cursor.parity;
-}
-// A parity tells two rounds apart, and a warp that skips stages may be further ahead: so that the stage's round has
-// begun is asked first.
-ARK_DEVICE bool is_full(const Block& b, const RingCursor& cursor, u32 parity) {
-  return static_cast<i32>(dev::ld_shared_relaxed(&b.words->opened) - cursor.passed) > 0 &&
-         dev::mbarrier_try_wait(b.full + cursor.stage, parity);
-}
-
-// A consumer warp: whether the bytes of the cursor's stage are there. False, from then on for all stages: the
-// block gives up; the body goes on to its end without weights, since other warps wait at its barriers.
-ARK_DEVICE bool acquire_stage(Block& b, const RingCursor& cursor) {
-  if (b.gave_up) return false;
-  const u32 parity = parity_of(cursor);
-  const bool ready = wait_until(b, {LoopWait::kWeights}, b.full + cursor.stage, parity,
-                                [&](u64&) { return is_full(b, cursor, parity); });
-  // One answer for the warp, whose lanes have waited each for itself and now are together again: what follows
-  // is for whole warps.
-  b.gave_up = dev::ballot(!ready) != 0;
-  return !b.gave_up;
-}
-
-// The same by a warp whose registers hold more than a call would leave it: it writes no record, nor knows a deadline.
-// Others do: the streaming warp, which waits for this one to free the stage, and who waits for this block's phase.
-ARK_DEVICE bool acquire_stage_without_calls(Block& b, const RingCursor& cursor,
-                                            dev::Site site = dev::Site::here()) {
-  if (b.gave_up) return false;
-  bool ready = true;
-  for (u32 tries = 1; !is_full(b, cursor, cursor.parity); ++tries) {
-    if (tries % 64 == 0 && (has_stopped(b) || is_stopped(b))) {
-      dev::st_shared_relaxed(&b.words->stopped, 1);
-      ready = false;
-      break;
-    }
-    dev::pause(b.full + cursor.stage, 0, cursor.parity, 0, site);
-  }
-  b.gave_up = dev::ballot(!ready) != 0;
-  return !b.gave_up;
-}
-
-// Of a warp that is one of `warps` that read a stage.
-ARK_DEVICE int releasing_lanes(const Block& b, int warps) {
-  return ARK_BUG(missing_release) && b.warp == 3 ? 0 : kStageReaders / warps;
-}
-
-// A consumer warp: it is through with the cursor's stage, if it got it; one of `warps` that read the stage.
-ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor, int warps) {
-  if (b.gave_up) return;
-  if (!ARK_BUG(release_without_sync_warp)) dev::sync_warp();
-  if (b.lane < releasing_lanes(b, warps)) dev::mbarrier_arrive(b.empty + cursor.stage);
 }
 
 // ---- what a body sees

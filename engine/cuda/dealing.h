@@ -175,8 +175,9 @@ struct BatchOf {
 struct Batches {
   i32 count;  // pieces
   bool ahead;
-  ARK_DEVICE Batches(i32 pieces, i32 longest_piece, const BatchOf& of, u32 scratch_bytes) {
-    const i32 room = static_cast<i32>(scratch_bytes - kBorderBytes) / 4 / of.rows - (1 + of.keeps) * of.panel;
+  ARK_DEVICE Batches(i32 pieces, i32 longest_piece, const BatchOf& of, u32 all_scratch) {
+    const u32 scratch = is_apart(of.rows) ? all_scratch : few_scratch(all_scratch);
+    const i32 room = static_cast<i32>(scratch - kBorderBytes) / 4 / of.rows - (1 + of.keeps) * of.panel;
     const i32 warps = warps_of_piece(of.rows, of.is_mma);
     ahead = of.copies && is_apart(of.rows);
     for (;; ahead = false) {
@@ -204,6 +205,8 @@ struct AttentionTile {
     item = number % 2 == 0 ? number / 2 : items - 1 - number / 2;
   }
 };
+// Whether attention to heads of so many elements takes no more scratch than there is beside the larger ring.
+ARK_BOTH constexpr bool attends_beside_few(i64 key, i64 value) { return key <= 256 && value <= 256; }
 // Whether tensor cores multiply keys and values, of heads of so many elements: where 16 bytes are eight of them.
 ARK_BOTH constexpr bool attends_on_tensor_cores(const KvFormat& format, i32 key, i32 value) {
   return format.bits == 16 && key % 8 == 0 && value % 8 == 0;

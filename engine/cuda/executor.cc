@@ -264,6 +264,8 @@ class Device final : public DeviceExecutor {
     p.rank_count = static_cast<i32>(setups_.size());
     p.processors = options_.processors;
     p.stages = stages_;
+    p.few_stages = images_[0]->few_stages(stages_);
+    for (const auto& image : images_) p.few_stages = std::min(p.few_stages, image->few_stages(stages_));
     p.barrier = options_.barrier;
     p.split_keys = RankImage::split_keys(options_.limits);
   }

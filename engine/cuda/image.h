@@ -53,11 +53,16 @@ inline constexpr TileShape kTiles = kSmallTiles;
 #else
 inline constexpr TileShape kTiles = kLargeTiles;
 #endif
+// In steps whose products have at most kFewRows rows, bodies get so much of the scratch; the ring of weights takes what
+// is behind (LoopParameters::few_stages).
+ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch < 48 * 1024 ? scratch : 48 * 1024; }
 // Elements of a row that a norm can hold beside its own sums.
-ARK_BOTH constexpr i64 longest_row(const TileShape& tiles) { return tiles.scratch / 4 - 2 * kConsumerWarps; }
+ARK_BOTH constexpr i64 longest_row(const TileShape& tiles) {
+  return few_scratch(tiles.scratch) / 4 - 2 * kConsumerWarps;
+}
 // Of device code, as it is compiled; the host asks tiles_for().
 inline constexpr int kRowBlock = kTiles.row_block;
-inline constexpr u32 kScratchBytes = kTiles.scratch;
+inline constexpr u32 kScratchBytes = kTiles.scratch, kFewScratchBytes = few_scratch(kScratchBytes);
 
 // Whether a device's copy of a weight's panels has its rows' pieces of 16 bytes turned: piece c of row k lies
 // at c ^ (k % 8), so that eight rows of one piece, which tensor cores load together, lie in different banks
@@ -254,9 +259,9 @@ struct LoopParameters {
   u32 counter_base;            // where phase counters start
   i32 rank_count, processors;  // blocks = rank_count * processors; rank = block / processors
   i32 stages;                  // of the ring of weights
+  i32 few_stages;              // of the ring in steps whose products have few rows; or `stages`
   i32 barrier;                 // ignore the phases' waits, join after each phase
   i32 split_keys;              // keys of an attention split, multiple of kAttentionBlock
-  i32 padding;
 };
 
 static_assert(sizeof(LoopParameters) <= 256 && sizeof(RankTables) <= 256);
@@ -272,7 +277,8 @@ struct TraceEvent {
 struct SharedLayout {
   u32 parameters, rank, instances, waits, messages, vals, words, barriers, scratch, ring, total;
 };
-inline constexpr int kMinStages = 6, kMaxStages = 64;
+inline constexpr int kMinStages = 6, kMaxStages = 32;
+inline constexpr u32 kWordsBytes = 128;
 inline constexpr int kFetchAhead = 3, kInstanceBuffers = kFetchAhead + 1;
 ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kScratchBytes) {
   SharedLayout s{};
@@ -283,13 +289,19 @@ ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kS
   s.waits = at, at += kInstanceBuffers * kMaxWaits * sizeof(Wait);
   s.messages = at, at += kInstanceBuffers * kMaxMessages * sizeof(Message);
   s.vals = at, at += 2 * kMaxVals * 4;  // of this turn and the next
-  s.words = at, at += 64;
+  s.words = at, at += kWordsBytes;
   s.barriers = at, at += 2 * kMaxStages * 8;
   at = (at + 255) / 256 * 256;
   s.scratch = at, at += scratch_bytes;
   s.ring = at, at += static_cast<u32>(stages) * kStageBytes;
   s.total = at;
   return s;
+}
+
+// Stages of the ring in steps of few rows, where bodies leave the end of their scratch to it.
+ARK_BOTH constexpr int few_stages(int stages, u32 scratch) {
+  const int more = static_cast<int>((scratch - few_scratch(scratch)) / kStageBytes);
+  return stages + more <= kMaxStages ? stages + more : stages;
 }
 
 // The tiles for GPUs that give a block so many bytes of shared memory. Where not even the small ones fit, the

@@ -8,6 +8,7 @@
 
 #include "engine/cuda/messages.h"
 #include "engine/cuda/producer.h"
+#include "engine/cuda/ring.h"
 #include "engine/cuda/step_begin.h"
 
 namespace ark::cuda {
@@ -138,6 +139,7 @@ ARK_APART bool open_turn(const LoopParameters& p) {
   }
   if (*leave != 0) return false;
   read_vals(b);
+  choose_ring(b);
   return true;
 }
 
@@ -333,14 +335,10 @@ ARK_DEVICE void set_up(const LoopParameters& p) {
     words->rank_index = rank;
     words->processor = dev::block_id() % p.processors;
     words->turn = p.first_turn;
-    dev::Mbarrier* full = reinterpret_cast<dev::Mbarrier*>(dev::shared() + layout.barriers);
-    ARK_ROLLED
-    for (int s = 0; s < p.stages; ++s) {
-      dev::mbarrier_init(full + s, dev::kCopyAheadArrivals);
-      dev::mbarrier_init(full + kMaxStages + s, kStageReaders + ARK_BUG(empty_count));
-    }
-    dev::mbarrier_init_fence();
+    words->stages[0] = words->stages[1] = p.stages;
   }
+  if (dev::thread_id() < p.stages)
+    init_stage(reinterpret_cast<dev::Mbarrier*>(dev::shared() + layout.barriers), dev::thread_id());
   if (!ARK_BUG(missing_init_barrier)) dev::sync();
 }
 

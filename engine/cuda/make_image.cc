@@ -189,7 +189,14 @@ void RankImage::plan_groups(Stream& s, BufferId x, int64_t panels, bool is_taken
                  .takes_wide_tiles = variants_.numerics() == Numerics::kFast &&
                                      tiles_.scratch == kLargeTiles.scratch && variants_.parts(number_).of(x)};
   const std::vector<ValId>& dims = p.buffers[x].dims;
-  for (std::size_t a = 0; a + 1 < dims.size(); ++a) how.rows *= p.vals[dims[a]].max;
+  const SymbolValues few = {
+      {"items", kFewRows}, {"pages", options_.limits.pages}, {"rows", kFewRows}, {"tokens", kFewRows}};
+  int64_t few_rows = 1;
+  for (std::size_t a = 0; a + 1 < dims.size(); ++a) {
+    how.rows *= p.vals[dims[a]].max;
+    few_rows *= p.vals[dims[a]].e.evaluate(few);
+  }
+  leaves_scratch_ = leaves_scratch_ && few_rows <= kFewRows;
   is_taken_up = cut(s, how);
   s.arrivals = s.partials = kNowhere;
   const auto shared = static_cast<uint64_t>(shared_rows(s, how));
@@ -276,7 +283,6 @@ void RankImage::plan_attention() {
   const Program& p = *setup_.program;
   const int32_t splits =
       (options_.limits.max_length + split_keys(options_.limits) - 1) / split_keys(options_.limits);
-  if (splits <= 1) return;
   uint64_t partials = 0, arrivals = 0;
   for (const Phase& phase : p.phases) {
     if (p.variants[phase.variant].code != OpCode::kAttention) continue;
@@ -284,10 +290,13 @@ void RankImage::plan_attention() {
       const Buffer& b = p.buffers[resolve(p, phase, phase.operands[operand], 0)];
       return static_cast<uint64_t>(p.vals[b.dims[axis]].max);
     };
+    leaves_scratch_ =
+        leaves_scratch_ && attends_beside_few(static_cast<i64>(dim(1, 3)), static_cast<i64>(dim(2, 3)));
     const uint64_t rows = static_cast<uint64_t>(options_.limits.max_tokens) * dim(0, 1);
     partials = std::max(partials, rows * static_cast<uint64_t>(splits) * (dim(2, 3) + 4) * 4);
     arrivals = std::max(arrivals, static_cast<uint64_t>(options_.max_items) * dim(1, 1) * 4);
   }
+  if (splits <= 1) return;
   attention_partials_ = take(partials);
   attention_arrivals_ = take(arrivals);
 }

@@ -49,6 +49,10 @@ class RankImage {
 
   uint64_t arena_bytes() const { return arena_bytes_; }
   const Program& program() const { return *setup_.program; }
+  // Of the ring of weights, in steps of at most kFewRows tokens: `stages`, or more where no body needs more scratch.
+  int32_t few_stages(int32_t stages) const {
+    return leaves_scratch_ ? cuda::few_stages(stages, tiles_.scratch) : stages;
+  }
   // A channel's own inbox and the counter that its peer raises (links of the host: its relay), as offsets
   // into the arena.
   uint64_t inbox_offset(int32_t channel) const { return inboxes_[channel]; }
@@ -103,6 +107,8 @@ class RankImage {
   // By instance: the processor that takes tile 0; products begin behind the one before.
   std::vector<int32_t> bases_;
   int32_t next_base_ = 0, instance_count_ = 0;
+  // In steps of kFewRows tokens: no product has more rows, and attention finds room.
+  bool leaves_scratch_ = true;
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t tickets_ = 0;

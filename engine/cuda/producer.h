@@ -9,7 +9,7 @@ namespace ark::cuda {
 struct Producer {
   Block& b;
   RingCursor cursor;
-  u32 issued = 0;  // stages ever filled, modulo 2^32: the first round waits for nobody
+  u32 issued = 0;  // stages ever filled, modulo 2^32
 
   // Whole warp. False: the block gives up.
   ARK_DEVICE bool stream(const void* from, u32 bytes) {
@@ -26,7 +26,7 @@ struct Producer {
     if (ARK_BUG(unaligned_bulk_copy)) from = static_cast<const u8*>(from) + 4;
     if (ARK_BUG(short_copy) && bytes > 0) bytes -= 16;
     dev::copy_ahead(b.ring + cursor.stage * kStageBytes, from, bytes, b.full + cursor.stage);
-    if (!ARK_BUG(stuck_stage) || b.processor != 1) cursor.advance(b.p.stages);
+    if (!ARK_BUG(stuck_stage) || b.processor != 1) cursor.advance(b.stages);
     return true;
   }
 
@@ -85,11 +85,18 @@ struct Producer {
     return true;
   }
 
-  // No copy may be on its way when the block ends.
+  // The turn's vals and ring, of which choose_ring() has made the barriers anew if it is another one than before.
+  ARK_DEVICE void take_turn(u64 turn) {
+    const Block now = open_block(b.p, 0, static_cast<u32>(turn));
+    if (now.stages != b.stages) cursor = {};
+    b.vals = now.vals, b.ring = now.ring, b.stages = now.stages;
+  }
+
+  // No copy may be on its way when the block ends. Stages that were never filled count as complete.
   ARK_DEVICE void drain() {
-    const u32 stages = static_cast<u32>(b.p.stages);
+    const u32 stages = static_cast<u32>(b.stages);
     ARK_ROLLED
-    for (u32 n = 0; n < stages && n < issued; ++n) {
+    for (u32 n = 0; n < stages; ++n) {
       cursor.parity ^= cursor.stage == 0 ? 1 : 0;
       cursor.stage = cursor.stage == 0 ? stages - 1 : cursor.stage - 1;
       dev::Mbarrier* full = b.full + cursor.stage;
@@ -101,13 +108,13 @@ struct Producer {
 // Meets the consumers once a turn, behind its opening. They alone decide when to leave: should this warp give
 // up, they may have opened one more turn by then, and it meets them once more.
 ARK_APART void produce(const LoopParameters& p) {
-  Block b = open_block(p, 0, 0);
+  Block b = open_block(p, 0, static_cast<u32>(p.first_turn - 1));
   Producer producer{b, {}};
   bool gave_up = false;
   for (u64 turn = p.first_turn;; ++turn) {
-    b.vals = open_block(p, 0, static_cast<u32>(turn)).vals;
     dev::sync();
     if (b.words->leave[turn % 2] != 0) break;
+    producer.take_turn(turn);
     if (!gave_up) gave_up = !producer.run_step();
   }
   producer.drain();

@@ -10,7 +10,7 @@ ARK_DEVICE const T* record_array(const Block& b, StepArray which) {
   return at<const T>(b.p.record + at<const StepRecord>(b.p.record)->extent(which).offset);
 }
 ARK_DEVICE i32 record_count(const Block& b, StepArray which) {
-  return static_cast<i32>(at<const StepRecord>(b.p.record)->extent(which).count);
+  return static_cast<i32>(dev::ld_global(&at<const StepRecord>(b.p.record)->extent(which).count));
 }
 
 // In order: a later delta of the same entry wins.

@@ -46,7 +46,8 @@ Replayed replay_of(Inspection& inspection) {
   RaggedOptions options = ragged_options(terms, nullptr);
   options.limits.pages = 1;  // their number is no cost
   const StepTables tables(setups, options, machine, terms.numerics, asked.groups, shape);
-  return {rates, machine, cuda::cost::replay(tables, rates, ranks)};
+  return {
+      rates, {machine.processors, tables.stages(), machine.tiles}, cuda::cost::replay(tables, rates, ranks)};
 }
 
 void save_trace(const Inspection& inspection, const cuda::cost::StepCost& cost) {

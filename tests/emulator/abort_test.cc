@@ -28,7 +28,7 @@ DecoderModel large_model() {
   o.kv_heads = 2;
   o.layers = 1;
   o.hidden = 64;
-  o.intermediate = 512;  // some 200 KiB of weights a processor; its ring holds 112 KiB
+  o.intermediate = 1024;  // some 400 KiB of weights a processor; its ring holds 168 KiB
   return llama_tokens(o);
 }
 

@@ -302,7 +302,7 @@ std::vector<Bug> program_bugs() {
 std::vector<Bug> device_bugs() {
   const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies);
   // Its products take more pieces of weights than the ring has stages.
-  const OnDecoder deep(run_decode, 0, Link::kDirect, 1024);
+  const OnDecoder deep(run_decode, 0, Link::kDirect, 2048);
   const OnDecoder posted(run_decode, 0, Link::kPosted);
   // Its norms take up what tiles before them share.
   const OnDecoder alone(run_decode, 2, Link::kDirect, 64, 1);
@@ -346,6 +346,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(unaligned_bulk_copy, decode),
       ARK_DEVICE_BUG(short_copy, decode),
       ARK_DEVICE_BUG(stuck_stage, deep),
+      ARK_DEVICE_BUG(missing_ring_fence, wide),
+      ARK_DEVICE_BUG(stale_ring, wide),
       ARK_DEVICE_BUG(empty_count, deep),
       ARK_DEVICE_BUG(missing_mbarrier_phase, deep),
       ARK_DEVICE_BUG(missing_release, deep),

@@ -156,11 +156,25 @@ void ark_emulator_mbarrier_init(uint64_t* barrier, unsigned arrivals, Site at) {
   Core& core = *Core::current;
   core.check_shared(barrier, 8, 8, at);
   if (!arrivals) core.fail(Fault::kMbarrier, "an mbarrier for no arrivals", at);
+  auto& all = running().warp->block->mbarriers;
+  if (all.contains(barrier) && *barrier == seal(barrier))
+    core.fail(Fault::kMbarrier, core.memory.describe(barrier) + " is an mbarrier already", at);
   core.touch(barrier, 8, Access::kWrite, ARK_EMULATOR_PLACE, at);
   *barrier = seal(barrier);
   MbarrierState state;
   state.arrivals = state.pending = arrivals;
-  running().warp->block->mbarriers[barrier] = std::move(state);
+  all[barrier] = std::move(state);
+}
+
+void ark_emulator_mbarrier_inval(uint64_t* barrier, Site at) {
+  Core::current->note("mbarrier_inval");
+  Core& core = *Core::current;
+  const MbarrierState& m = core.mbarrier(barrier, at);
+  if (m.pending != m.arrivals || m.bytes)
+    core.fail(Fault::kMbarrier, core.memory.describe(barrier) + " ends in the middle of a phase", at);
+  core.touch(barrier, 8, Access::kWrite, ARK_EMULATOR_PLACE, at);
+  *barrier = 0;
+  running().warp->block->mbarriers.erase(barrier);
 }
 
 void ark_emulator_mbarrier_init_fence(Site) { Core::current->note("mbarrier_init_fence"); }

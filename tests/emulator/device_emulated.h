@@ -266,6 +266,9 @@ ARK_DEVICE void cp_async_arrive(Mbarrier* barrier, Site at = Site::here()) {
 ARK_DEVICE void mbarrier_init(Mbarrier* barrier, u32 arrivals, Site at = Site::here()) {
   emulator::ark_emulator_mbarrier_init(raw(barrier), arrivals, at.place);
 }
+ARK_DEVICE void mbarrier_inval(Mbarrier* barrier, Site at = Site::here()) {
+  emulator::ark_emulator_mbarrier_inval(raw(barrier), at.place);
+}
 ARK_DEVICE void mbarrier_init_fence(Site at = Site::here()) {
   emulator::ark_emulator_mbarrier_init_fence(at.place);
 }

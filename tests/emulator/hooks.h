@@ -76,6 +76,7 @@ void ark_emulator_cp_async_commit(Site at);
 void ark_emulator_cp_async_wait(int pending, Site at);
 void ark_emulator_cp_async_arrive(uint64_t* barrier, Site at);
 void ark_emulator_mbarrier_init(uint64_t* barrier, unsigned arrivals, Site at);
+void ark_emulator_mbarrier_inval(uint64_t* barrier, Site at);
 void ark_emulator_mbarrier_init_fence(Site at);
 void ark_emulator_mbarrier_arrive(uint64_t* barrier, unsigned expected_bytes, Site at);
 bool ark_emulator_mbarrier_try_wait(uint64_t* barrier, unsigned parity, Site at);

@@ -323,6 +323,7 @@ INSTANTIATE_TEST_SUITE_P(
                 R"("cp.async.wait_group %0;" ::"n"(kPending + 2))"},
         Planted{"mbarrier_of_other_arrivals", "mbarrier.init.shared.b64 [%0], %1;",
                 "mbarrier.init.shared.b64 [%0], 3;"},
+        Planted{"mbarrier_never_invalidated", "mbarrier.inval.shared.b64 [%0];", ""},
         Planted{"mbarrier_init_not_fenced", "fence.mbarrier_init.release.cluster;", ""},
         Planted{"mbarrier_arrives_twice", "mbarrier.arrive.shared.b64 t, [%0]; }",
                 "mbarrier.arrive.shared.b64 t, [%0]; mbarrier.arrive.shared.b64 t, [%0]; }"},

@@ -44,14 +44,15 @@ struct AttentionByMma : AttentionRows<kValue, X> {
                        kSums = kMaxima + kConsumerWarps * kRows, kKeyRows = kSums + kConsumerWarps * kRows,
                        kValues = kKeyRows + kConsumerWarps * 32;
   // Fours of each eight elements of a chunk that warps merge at once.
-  static constexpr int kFours = (kValues + kConsumerWarps * kRows * kChunk) * 4 <= kRowsScratch ? 2 : 1;
+  static constexpr int kFours =
+      (kValues + kConsumerWarps * kRows * kChunk) * 4 <= kRowsScratch<kKey, kValue> ? 2 : 1;
   static constexpr int kPieces = kChunk / 8 * kFours;  // of four floats, of a row
-  static_assert((kValues + kConsumerWarps * kRows * kPieces * 4) * 4 <= kRowsScratch);
+  static_assert((kValues + kConsumerWarps * kRows * kPieces * 4) * 4 <= kRowsScratch<kKey, kValue>);
 
   ARK_DEVICE explicit AttentionByMma(const Call& c) : Rows(c) {}
 
   ARK_DEVICE E* queries(int part, int row) const {
-    return reinterpret_cast<E*>(call.b.scratch) + (part * kRows + row) * kPitch;
+    return reinterpret_cast<E*>(scratch(0)) + (part * kRows + row) * kPitch;
   }
 
   // ---- q: a warp splits two rows

@@ -91,7 +91,9 @@ struct AttentionTask {
 };
 static_assert(sizeof(AttentionTask) == 48);
 inline constexpr int kTaskBytes = kConsumerWarps * sizeof(AttentionTask);
-inline constexpr int kRowsScratch = static_cast<int>(kScratchBytes) - kTaskBytes;
+template <int kKey, int kValue>
+inline constexpr int kRowsScratch =
+    static_cast<int>(attends_beside_few(kKey, kValue) ? kFewScratchBytes : kScratchBytes) - kTaskBytes;
 
 // What both ways of attention share: the tile at hand, and what becomes of rows. A row is a token of the item and a
 // query head of the group.
@@ -102,13 +104,13 @@ struct AttentionRows {
   ARK_DEVICE explicit AttentionRows(const Call& c) : call(c) {}
 
   ARK_DEVICE AttentionTask& task() const {
-    return reinterpret_cast<AttentionTask*>(call.b.scratch + kRowsScratch)[call.b.warp];
+    return reinterpret_cast<AttentionTask*>(call.b.scratch)[call.b.warp];
   }
   ARK_DEVICE const i32* head_list() const {
     return at<const i32>(call.i.attention.head_table) + task().heads_at;
   }
   ARK_DEVICE float* scratch(int at_float) const {
-    return reinterpret_cast<float*>(call.b.scratch) + at_float;
+    return reinterpret_cast<float*>(call.b.scratch + kTaskBytes) + at_float;
   }
   ARK_DEVICE i32 position_of(i32 row) const {
     return task().item.position + divide(row, task().group).quotient;

@@ -101,6 +101,11 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
                     kRowBlock * piece_pitch(kPieceRows, kPanel) * 4 <=
                 kScratchBytes);
   static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kTileBytes <= kScratchBytes);
+  static constexpr u32 kFewBytes = kFewRows * kPanel * 4;
+  static_assert(kBorderBytes + (kTiles.levels + 2) * kFewBytes +
+                    kFewRows * (batch_pitch(1, kPieceRows) + sum_pitch(kPanel)) * 4 <=
+                kFewScratchBytes);
+  static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kFewBytes <= kFewScratchBytes);
 
   const Batches batches;
   float* x_start;         // of the batch in use
@@ -215,7 +220,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   }
 
   ARK_DEVICE void run_pieces(const i32* border) {
-    const int stages = call.b.p.stages, sharing = warps_of_piece(rows, !is_fma()),
+    const int stages = call.b.stages, sharing = warps_of_piece(rows, !is_fma()),
               at_once = kConsumerWarps / sharing, own = call.b.warp / sharing;
     const i32 first_row = (call.b.warp & (sharing - 1)) * kWarpRows;
     const bool apart = is_apart();

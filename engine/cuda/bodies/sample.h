@@ -122,7 +122,7 @@ struct Sample : Quiet {
 
   // Scratch, behind reduce()'s: the 16 digits' sums over the block, then [digit][thread] of the threads.
   static constexpr int kDigits = 16;
-  static_assert((kConsumerWarps + kDigits + kDigits * kConsumers) * 8 <= static_cast<int>(kScratchBytes));
+  static_assert((kConsumerWarps + kDigits + kDigits * kConsumers) * 8 <= static_cast<int>(kFewScratchBytes));
   ARK_DEVICE u64* digit_sums() const { return reinterpret_cast<u64*>(call.b.scratch) + kConsumerWarps; }
 
   ARK_DEVICE void add_up_digits() const {

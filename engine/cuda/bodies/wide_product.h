@@ -129,7 +129,7 @@ struct WidePieces {
   }
 
   ARK_DEVICE void run() {
-    const int stages = b.p.stages;
+    const int stages = b.stages;
     RingCursor& cursor = b.cursor;
     ARK_UNROLL
     for (int o = 0; o < kWideOctets; ++o) {

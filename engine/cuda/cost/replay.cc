@@ -82,8 +82,8 @@ class Replay {
       s.arrivals.resize(at(int64_t{tiles.panels} * tiles.blocks));
     }
     for (Processor& p : blocks_) {
-      p.ring.landed.resize(at(t_.machine().stages));
-      p.ring.busy.resize(at(t_.machine().stages));
+      p.ring.landed.resize(at(t_.stages()));
+      p.ring.busy.resize(at(t_.stages()));
     }
     cost_.timeline.blocks.resize(at(processors_));
   }
@@ -238,7 +238,7 @@ class Replay {
       const StreamTile own = tile(p);
       double& free = b.free[at(b.taken % product(p).pieces_in_hand(own))];
       const i32 piece = product(p).piece_of(own, b.first + b.taken);
-      free = std::max(free, b.ring.landed[at(b.ring.taken % t_.machine().stages)]) +
+      free = std::max(free, b.ring.landed[at(b.ring.taken % t_.stages())]) +
              product(p).piece_cycles(own, piece) / rates_.clock.value;
       push(free, What::kRelease, p, b.ring.taken);
     }
@@ -246,7 +246,7 @@ class Replay {
 
   void release(int32_t p, int64_t stage, double now) {
     Processor& b = block(p);
-    b.ring.busy[at(stage % t_.machine().stages)] = false;
+    b.ring.busy[at(stage % t_.stages())] = false;
     if (b.ring.waits) b.ring.waits = false, issue(p, now);
     if (++b.through < b.batch) return;
     now += time_of(product(p).after_pieces(tile(p)));
@@ -302,7 +302,7 @@ class Replay {
   void issue(int32_t p, double now) {
     Ring& r = block(p).ring;
     if (r.instance >= count()) return;
-    const std::size_t stage = at(r.issued % t_.machine().stages);
+    const std::size_t stage = at(r.issued % t_.stages());
     if (r.busy[stage]) {
       r.waits = true;
       return;

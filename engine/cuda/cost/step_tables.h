@@ -35,6 +35,7 @@ class StepTables {
 
   const Program& program() const { return *program_; }
   const StepMachine& machine() const { return machine_; }
+  int32_t stages() const { return stages_; }  // of the ring in this step
   const DeviceVariant& variant(const Instance& i) const {
     return variants_.all()[static_cast<std::size_t>(i.variant)];
   }
@@ -70,7 +71,7 @@ class StepTables {
   std::vector<std::vector<int32_t>> needs_;
   std::vector<AttentionItem> items_;
   std::vector<i32> vals_;
-  int32_t splits_ = 1, split_keys_ = 0;
+  int32_t splits_ = 1, split_keys_ = 0, stages_ = 0;
 };
 
 }  // namespace ark::cuda::cost

@@ -173,6 +173,14 @@ ARK_DEVICE void use_copies(Results& to, u8* arena, const EveryParameters& p) {
     wait_for(empty, turn & 1);
   }
   sync();
+  if (thread_id() == 0) {
+    mbarrier_inval(empty);
+    mbarrier_init(empty, 1);
+    mbarrier_init_fence();
+    mbarrier_arrive(empty);
+  }
+  sync();
+  wait_for(empty, 0);
   const u8* const source = p.constant + 1024 + thread_id() * 16;
   cp_async16(arena + 2048 + thread_id() * 16, source);
   cp_async_commit();

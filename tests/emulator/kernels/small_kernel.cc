@@ -242,8 +242,14 @@ extern "C" void mbarriers(const Words& p) {
     if (warp_id() == 0) copy_ahead(to, p.constant + 64 * round, 256, full);
     if (p.variant != 1) wait_for(full, round & 1);
     p.data[64 * round + thread_id()] = reinterpret_cast<const float*>(to)[thread_id()] * 2;
-    sync();
+    if (p.variant != 4 || round < 2) sync();
   }
+  if (p.variant < 2 || thread_id() != 0) return;
+  if (p.variant != 3) mbarrier_inval(full);
+  mbarrier_init(full, 2);
+  if (p.variant != 5) return;
+  mbarrier_arrive(full);
+  mbarrier_inval(full);
 }
 
 // A check and an act that are not one: both blocks may find the counter at 0. Shows only in some schedules.

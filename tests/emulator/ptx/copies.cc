@@ -38,6 +38,7 @@ void Thread::cp_async_arrive(const Instruction& i) { ark_emulator_cp_async_arriv
 void Thread::mbarrier_init(const Instruction& i) {
   ark_emulator_mbarrier_init(mbarrier(i, 0), static_cast<unsigned>(number(i, 1)), site(i));
 }
+void Thread::mbarrier_inval(const Instruction& i) { ark_emulator_mbarrier_inval(mbarrier(i, 0), site(i)); }
 void Thread::mbarrier_init_fence(const Instruction& i) { ark_emulator_mbarrier_init_fence(site(i)); }
 void Thread::mbarrier_arrive(const Instruction& i) {
   const uint64_t bytes = i.operands.size() > 2 ? number(i, 2) : 0;

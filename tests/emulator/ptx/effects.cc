@@ -40,6 +40,7 @@ const std::unordered_map<std::string, Effect>& effects() {
         {"cp.async.wait_group", {&T::cp_async_wait}},
         {"cp.async.mbarrier.arrive.noinc.shared.b64", {&T::cp_async_arrive}},
         {"mbarrier.init.shared.b64", {&T::mbarrier_init}},
+        {"mbarrier.inval.shared.b64", {&T::mbarrier_inval}},
         {"fence.mbarrier_init.release.cluster", {&T::mbarrier_init_fence}},
         {"mbarrier.arrive.shared.b64", {&T::mbarrier_arrive}},
         {"mbarrier.arrive.expect_tx.shared.b64", {&T::mbarrier_arrive}},

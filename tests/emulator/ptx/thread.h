@@ -225,6 +225,7 @@ class Thread {
   void cp_async_wait(const Instruction& i);
   void cp_async_arrive(const Instruction& i);
   void mbarrier_init(const Instruction& i);
+  void mbarrier_inval(const Instruction& i);
   void mbarrier_init_fence(const Instruction& i);
   void mbarrier_arrive(const Instruction& i);
   void mbarrier_wait(const Instruction& i);
