@@ -65,26 +65,21 @@ struct Block {
   dev::Mbarrier* full;
   dev::Mbarrier* empty;
   u8* scratch;
-  u8* ring;
-  int stages;  // of the ring
   int thread, warp, lane, processor, rank_index;
-  u64 step;              // from 0
-  RingCursor cursor;     // of a body that takes weights: take_cursor()
+  u64 step;  // from 0
+  // Of the streaming warp, and of a body that takes weights: take_ring().
+  u8* ring = nullptr;
+  int stages = 0;
+  RingCursor cursor;
   bool gave_up = false;  // this warp, inside a body: it waits for no more weights
 };
 
-// The stages beyond p.stages lie before the others, where bodies leave the end of their scratch to them.
-ARK_DEVICE u8* ring_of(const LoopParameters& p, int stages) {
-  return dev::shared() + shared_layout(p.stages).ring - (stages - p.stages) * kStageBytes;
-}
-
-// `turn`: whose vals and ring.
+// `turn`: whose vals.
 ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn) {
   u8* shared = dev::shared();
   const SharedLayout s = shared_layout(p.stages);
   dev::Mbarrier* barriers = reinterpret_cast<dev::Mbarrier*>(shared + s.barriers);
   BlockWords* words = reinterpret_cast<BlockWords*>(shared + s.words);
-  const int stages = words->stages[turn % 2];
   return {p,
           reinterpret_cast<const RankTables*>(shared + s.rank),
           words,
@@ -92,8 +87,6 @@ ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn) {
           barriers,
           barriers + kMaxStages,
           shared + s.scratch,
-          ring_of(p, stages),
-          stages,
           dev::thread_id(),
           dev::warp_id(),
           dev::lane_id(),

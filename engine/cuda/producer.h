@@ -2,7 +2,7 @@
 // phases, and fills the ring of weights. It waits for free stages only.
 #pragma once
 
-#include "engine/cuda/call.h"
+#include "engine/cuda/ring.h"
 
 namespace ark::cuda {
 
@@ -87,9 +87,10 @@ struct Producer {
 
   // The turn's vals and ring, of which choose_ring() has made the barriers anew if it is another one than before.
   ARK_DEVICE void take_turn(u64 turn) {
-    const Block now = open_block(b.p, 0, static_cast<u32>(turn));
-    if (now.stages != b.stages) cursor = {};
-    b.vals = now.vals, b.ring = now.ring, b.stages = now.stages;
+    const int before = b.stages;
+    open_ring(b, turn);
+    if (b.stages != before) cursor = {};
+    b.vals = open_block(b.p, 0, static_cast<u32>(turn)).vals;
   }
 
   // No copy may be on its way when the block ends. Stages that were never filled count as complete.
@@ -108,7 +109,8 @@ struct Producer {
 // Meets the consumers once a turn, behind its opening. They alone decide when to leave: should this warp give
 // up, they may have opened one more turn by then, and it meets them once more.
 ARK_APART void produce(const LoopParameters& p) {
-  Block b = open_block(p, 0, static_cast<u32>(p.first_turn - 1));
+  Block b = open_block(p, 0, 0);
+  open_ring(b, p.first_turn - 1);
   Producer producer{b, {}};
   bool gave_up = false;
   for (u64 turn = p.first_turn;; ++turn) {

@@ -18,8 +18,8 @@ constexpr double kTakenUpCost = 500;  // instead of a join's, where the norm beh
 // piece of two panels: their stages of weights from memory; or from L2, with x, at what it brings each processor while
 // all read, in bytes a nanosecond (cost/rates.cc); or the products on tensor cores, whatever takes longest.
 constexpr double kWideTileCost = 4000, kWideJoinCost = 4200, kWideGroupCost = 1600;
-constexpr double kSharedRate = 42, kWideXCost = kWideRows * 64 * 4 / kSharedRate,
-                 kWideWeightsCost = 2 * kStageBytes / kSharedRate, kWideMmaCost = 1035, kWidePieceCost = 150;
+constexpr double kSharedRate = 42, kWideXCost = kWideRows * 64 * 2 / kSharedRate,
+                 kWideWeightsCost = 2 * kStageBytes / kSharedRate, kWideMmaCost = 517, kWidePieceCost = 150;
 
 int64_t up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 u8 bits_of(int32_t groups) { return static_cast<u8>(log2_of(static_cast<u32>(groups))); }

@@ -8,8 +8,18 @@ namespace ark::cuda {
 
 // ---- by consumers
 
+// That of a turn. The stages beyond p.stages lie before the others, where bodies leave the end of their scratch to
+// them.
+ARK_DEVICE void open_ring(Block& b, u64 turn) {
+  b.stages = b.words->stages[turn % 2];
+  b.ring = dev::shared() + shared_layout(b.p.stages).ring - (b.stages - b.p.stages) * kStageBytes;
+}
+
 // All consumer threads, as a body begins; and behind a barrier that all have passed since.
-ARK_DEVICE void take_cursor(Block& b) { b.cursor = b.words->cursor; }
+ARK_DEVICE void take_ring(Block& b) {
+  b.cursor = b.words->cursor;
+  open_ring(b, b.words->turn + ARK_BUG(ring_of_other_turn));
+}
 ARK_DEVICE void leave_cursor(const Block& b) {
   if (b.thread == 0) b.words->cursor = b.cursor;
 }

@@ -14,7 +14,8 @@
 namespace ark::cuda {
 
 // kExact: one math path for all batch sizes, so that a row's result does not depend on what runs beside it.
-// kFast: steps of more than kFewRows rows may take wide tiles (bodies/wide_product.h), which add up in another order.
+// kFast: steps of more than kFewRows rows may take wide tiles (bodies/wide_product.h), which round x to the weights' 16
+// bits and add up in another order.
 enum class Numerics : uint8_t { kExact, kFast };
 
 // One `case`: a type that has grid() and run() (engine/cuda/bodies), and definitions that it needs.

@@ -348,6 +348,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(stuck_stage, deep),
       ARK_DEVICE_BUG(missing_ring_fence, wide),
       ARK_DEVICE_BUG(stale_ring, wide),
+      ARK_DEVICE_BUG(ring_of_other_turn, wide),
       ARK_DEVICE_BUG(empty_count, deep),
       ARK_DEVICE_BUG(missing_mbarrier_phase, deep),
       ARK_DEVICE_BUG(missing_release, deep),

@@ -316,7 +316,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
                            static_cast<i32>(own.first), static_cast<i32>(own.last));
       }
     }
-    take_cursor(call.b);
+    take_ring(call.b);
     MatMul body(call);
     i32 handed = 0;  // groups of an output
     const i32 end = static_cast<i32>(own.last);

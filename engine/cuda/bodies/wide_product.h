@@ -3,8 +3,9 @@
 //
 // A warp takes a quarter of the rows, in eights, times one of the panels (the half); its sums stay in registers over
 // all pieces of the tile, one after the other: other bits than the tree's of bodies/matmul.h. x is there in 16-bit
-// parts (bodies/parts.h), of which both are multiplied, as there. Of each piece x is copied two pieces ahead into one
-// of three rooms; one barrier a piece says that its x is there, and that the room of the piece before is free.
+// parts (bodies/parts.h), of which rests are left out here: x is rounded as the weights are. Of each piece x is copied
+// two pieces ahead into one of three rooms; one barrier a piece says that its x is there, and that the room of the
+// piece before is free.
 #pragma once
 
 #include "engine/cuda/bodies/product_output.h"
@@ -16,10 +17,11 @@ namespace ark::cuda {
 // [rows][64]. Gated: the first weight's behind the second's, as ProductOutput has them.
 inline constexpr int kLongestWide = kStageBytes / (64 * 2), kWideRooms = 3,
                      kWideOctets = kWideRows / kWideReaders / 8;
-inline constexpr int kWidePitch = batch_pitch(1, kLongestWide), kWideRoomFloats = kWideRows * kWidePitch;
-inline constexpr bool kWideTilesFit = kBorderBytes + kWideRooms * kWideRoomFloats * 4 <= kScratchBytes;
-static_assert(kWideRooms * kWideRoomFloats >= 3 * kWideRows * 64,
-              "sums of both halves, and a node of groups");
+inline constexpr int kWidePitch = kLongestWide / 2 + 4;  // floats, as XRows has it
+inline constexpr int kWideRoomFloats = kWideRows * kWidePitch;
+inline constexpr int kWideSumFloats = 3 * kWideRows * 64;  // of both halves, and a node of groups
+static_assert(kWideRooms * kWideRoomFloats <= kWideSumFloats);
+inline constexpr bool kWideTilesFit = kBorderBytes + kWideSumFloats * 4 <= kScratchBytes;
 ARK_DEVICE float* wide_scratch(const Block& b) { return reinterpret_cast<float*>(b.scratch + kBorderBytes); }
 ARK_DEVICE float* wide_sums(const Block& b, const Stream& s, int half, i32 rows) {
   return wide_scratch(b) + (s.second != 0 ? 1 - half : half) * rows * 64;
@@ -29,7 +31,8 @@ ARK_DEVICE float* wide_sums(const Block& b, const Stream& s, int half, i32 rows)
 template <class W>
 struct WidePieces {
   static_assert(has_turned_rows(64, sizeof(W)));
-  static constexpr int kColumnGroups = 64 / 16, kSteps = kLongestWide / 16;
+  static constexpr int kColumnGroups = 64 / 16;
+  static_assert(kWideOctets % 2 == 0);  // two are loaded at once
 
   // What can be worked out again is: registers are few.
   Block& b;
@@ -58,8 +61,7 @@ struct WidePieces {
   }
 
   ARK_DEVICE XRows room_of(i32 piece) const {
-    return {wide_scratch(b) + static_cast<u32>(piece) % kWideRooms * kWideRoomFloats, kWidePitch,
-            kLongestWide, rows};
+    return {wide_scratch(b) + static_cast<u32>(piece) % kWideRooms * kWideRoomFloats, kWidePitch, 0, rows};
   }
 
   // Starts copying x of piece `piece`, if there is one; for rows that are not there the last one's. One group of copies
@@ -68,32 +70,30 @@ struct WidePieces {
     if (piece < pieces) {
       const i32 first = border(piece), columns = border(piece + 1) - first, k = b.thread % 8 * 8,
                 all = i.stream.k;
-      const float* const x = at<const float>(i.product.x) + static_cast<i64>(row0) * all + first + k;
+      const W* const x =
+          part_at<const W>(at<const float>(i.product.x) + static_cast<i64>(row0) * all, first + k);
       const XRows to = room_of(ARK_BUG(wide_copy_into_use) ? piece + 1 : piece);
       ARK_UNROLL
       for (int n = 0; n < kWideRows * 8 / kConsumers; ++n) {
         const i32 row = b.thread / 8 + n * (kConsumers / 8);
         if (k >= columns || n >= octets()) continue;
-        const float* const from = x + static_cast<i64>(dev::min(row, rows - 1)) * all;
-        W* const part = row_of<W>(to, row) + k;
-        dev::cp_async16(part, from);
-        dev::cp_async16(part + kLongestWide, from + 4);
+        dev::cp_async16(row_of<W>(to, row) + k, x + static_cast<i64>(dev::min(row, rows - 1)) * all * 2);
       }
     }
     dev::cp_async_commit();
   }
 
-  // Where a lane finds its lines of sixteen columns of a stage, and of the first eight of the warp's rows of x in a
-  // room.
+  // Where a lane finds its lines of sixteen columns of a stage, and in a room of the warp's rows of x of two eights, of
+  // which the second may be the first once more.
   ARK_DEVICE u32 weights_at(const u8* stage) const {
     const int matrix = b.lane / 8, line = b.lane % 8;
     return static_cast<u32>(stage - dev::shared()) +
            ((matrix / 2 * 8 + line) * 64 + (matrix % 2 ^ line) * 8) * static_cast<u32>(sizeof(W));
   }
-  ARK_DEVICE u32 x_at(i32 piece) const {
+  ARK_DEVICE u32 x_at(i32 piece, int octet, i32 count) const {
     const int matrix = b.lane / 8;
-    const W* const line =
-        row_of<W>(room_of(piece), first_row() + b.lane % 8) + matrix / 2 * kLongestWide + matrix % 2 * 8;
+    const i32 row = first_row() + dev::min(octet + matrix / 2, count - 1) * 8 + b.lane % 8;
+    const W* const line = row_of<W>(room_of(piece), row) + matrix % 2 * 8;
     return static_cast<u32>(reinterpret_cast<const u8*>(line) - dev::shared());
   }
   ARK_DEVICE static void load_weights(u32 (&to)[kColumnGroups][4], u32 from, int step) {
@@ -101,29 +101,26 @@ struct WidePieces {
     for (int g = 0; g < kColumnGroups; ++g)
       dev::ldmatrix_x4_trans(to[g], dev::shared() + (from ^ g * 16 * sizeof(W)) + step * 16 * 64 * sizeof(W));
   }
-  ARK_DEVICE static void load_x(u32 (&to)[4], u32 from, int step, int octet) {
-    dev::ldmatrix_x4(to, dev::shared() + from + step * 16 * sizeof(W) + octet * 8 * kWidePitch * 4);
-  }
 
-  // While eight rows of x are multiplied the next ones are fetched. For sixteen rows of the weight a warp waits, while
-  // the other one of its quarter of the processor multiplies.
+  // For sixteen rows of the weight a warp waits, while the other one of its quarter of the processor multiplies.
   ARK_DEVICE void multiply_piece(i32 piece, const u8* stage, i32 piece_rows, i32 count) {
-    const u32 weights_from = weights_at(stage), x_from = x_at(piece);
+    const u32 weights_from = weights_at(stage);
+    u32 x_from[kWideOctets / 2];
+    ARK_UNROLL
+    for (int o = 0; o < kWideOctets; o += 2) x_from[o / 2] = x_at(piece, o, count);
     ARK_ROLLED
     for (int step = 0; step < piece_rows / 16; ++step) {
-      u32 weights[kColumnGroups][4], x[2][4];
+      u32 weights[kColumnGroups][4], x[kWideOctets / 2][4];
       load_weights(weights, weights_from, step);
-      load_x(x[0], x_from, step, 0);
+      ARK_UNROLL
+      for (int o = 0; o < kWideOctets; o += 2)
+        if (o < count) dev::ldmatrix_x4(x[o / 2], dev::shared() + x_from[o / 2] + step * 16 * sizeof(W));
       ARK_UNROLL
       for (int o = 0; o < kWideOctets; ++o) {
         if (o >= count) break;
-        if (o + 1 < kWideOctets && o + 1 < count) load_x(x[(o + 1) % 2], x_from, step, o + 1);
+        const u32 of_rows[2] = {x[o / 2][o % 2 * 2], x[o / 2][o % 2 * 2 + 1]};
         ARK_UNROLL
-        for (int part = 0; part < 2; ++part) {
-          const u32 of_part[2] = {x[o % 2][part * 2], x[o % 2][part * 2 + 1]};
-          ARK_UNROLL
-          for (int g = 0; g < kColumnGroups; ++g) dev::mma_m16n8k16<W>(sums[o][g].of, weights[g], of_part);
-        }
+        for (int g = 0; g < kColumnGroups; ++g) dev::mma_m16n8k16<W>(sums[o][g].of, weights[g], of_rows);
       }
     }
   }
@@ -178,7 +175,7 @@ struct WidePieces {
 template <class W>
 ARK_APART void wide_pieces(const LoopParameters& p, u32 instance, i32 rows, i32 number) {
   Block b = open_block(p, 0, 0);
-  take_cursor(b);
+  take_ring(b);
   const Instance& i = *reinterpret_cast<const Instance*>(dev::shared() + instance);
   const StreamTiles tiles(i.stream, rows);
   WidePieces<W>(b, i, tiles, StreamTile(tiles, number)).run();

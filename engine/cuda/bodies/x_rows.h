@@ -123,10 +123,10 @@ ARK_DEVICE void copy_parts(XBatch x, XRows to) {
     items.find(i, run, row, k);
     const i32 first = x.first(run);
     if (first + k >= x.first(run + 1)) continue;
-    const float* from = x.start + static_cast<i64>(row) * x.k + first + k;
-    X* part = row_of<X>(room_of(to, run * x.apart), row) + k;
+    const X* const from = part_at<const X>(x.start + static_cast<i64>(row) * x.k, first + k);
+    X* const part = row_of<X>(room_of(to, run * x.apart), row) + k;
     dev::cp_async16(part, from);
-    dev::cp_async16(part + to.rests, from + 4);
+    dev::cp_async16(part + to.rests, from + kPartsTogether);
   }
   dev::cp_async_commit();
 }

@@ -105,7 +105,8 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
   const i32 rows = rows_of(tile), k = border(piece + 1) - border(piece);
   const i32 column_groups = s_.panel / 16;
   if (tiles_.wide) {  // a warp of each half in each quarter of the processor
-    return kFirstOperands + up(k, 16) * wide_octets(rows) * column_groups * 2 * kMmaIssue * halves_of(tile);
+    const double products = wide_octets(rows) * column_groups * kMmaIssue;
+    return kFirstOperands + up(k, 16) * std::max(products * halves_of(tile), kStepOperands + products);
   }
   if (is_fma_) {
     const i32 vector = takes_codes_ ? 8 : 16 / (s_.unit_bytes / s_.panel), lanes = s_.panel / vector;
@@ -128,7 +129,7 @@ int64_t ProductWork::x_bytes(const StreamTile& tile, i32 first) const {
   const i32 piece = piece_of(tile, first);
   if (tiles_.wide) {
     const int64_t rows = wide_octets(rows_of(tile)) * 8 * kWideReaders;  // as they are copied
-    const int64_t x = rows * (border(piece + 1) - border(piece)) * 4;
+    const int64_t x = rows * (border(piece + 1) - border(piece)) * 2;
     return x + (tile.block > 0 ? halves_of(tile) * piece_bytes(piece) : 0);
   }
   return int64_t{rows_of(tile)} * (border(piece + pieces_at_once(tile, first)) - border(piece)) * 4;
