@@ -294,16 +294,15 @@ struct Call {
 };
 
 // Tiles of `own` that are run: all of them.
-ARK_DEVICE Tiles run_of(Tiles own, i64 grid, int place) {
-  if (ARK_BUG(off_by_one_tile) && place > 0 && own.first < own.last) return {own.first, own.last - 1};
+ARK_DEVICE Tiles run_of(Tiles own, i64 grid, int processor) {
+  if (ARK_BUG(off_by_one_tile) && processor > 0 && own.first < own.last) return {own.first, own.last - 1};
   if (ARK_BUG(overlapping_tiles) && own.last < grid) return {own.first, own.last + 1};
   return own;
 }
-// One tile each, or ranges of them.
-ARK_DEVICE Tiles tiles_at(const Block& b, i64 grid, int place) {
-  return run_of(dealt(grid, place, b.p.processors), grid, place);
+ARK_DEVICE Share share_at(const Block& b, const Lineup& line, i32 base) {
+  const Share all = dealt(line, b.processor, base, b.p.processors);
+  return {run_of(all.tiles, line.grid, b.processor), all.raises};
 }
-ARK_DEVICE int place_from(const Block& b, i32 base) { return place_from(b.processor, base, b.p.processors); }
 
 // Tables are constant, but lie in memory that a copy engine wrote before the launch.
 ARK_DEVICE Stream load_stream(u64 streams, int index) {

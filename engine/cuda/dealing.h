@@ -51,26 +51,51 @@ ARK_APART Tiles tiles_of(i64 grid, int processor, int processors) {
   return {border(processor), border(processor + 1)};
 }
 
+// Who has tile `tile` of fewer than 2^20.
+ARK_APART int taker_of(u32 grid, u32 tile, int processors) {
+  return static_cast<int>(((tile + 1) * static_cast<u32>(processors) + grid - 1) / grid) - 1;
+}
+
 // A processor's place among those that share an instance's tiles, the first of which is number `base`.
 ARK_DEVICE int place_from(int processor, i32 base, int processors) {
   const int place = processor - base;
   return place < 0 ? place + processors : place;
 }
 
-// One tile each, or ranges of them.
-ARK_DEVICE Tiles dealt(i64 grid, int place, int processors) {
-  const i64 own = place, next = own + 1;
-  return grid > processors ? tiles_of(grid, place, processors)
-                           : Tiles{own < grid ? own : grid, next < grid ? next : grid};
-}
+// Tiles of an instance; where those of several instances are dealt as one row: how many lie before them, and in all.
+struct Lineup {
+  i64 grid, before, all;
+  ARK_DEVICE Lineup(i64 tiles, i64 tiles_before = 0, i64 all_tiles = 0)
+      : grid(tiles), before(tiles_before), all(all_tiles) {}
+};
 
-// What a processor adds to an instance's counter; 0: it takes no part. Those without tiles neither wait nor signal, and
-// who has the first tile raises the counter for them; but `all` do where messages are counted, and in the mode of
-// barriers.
-ARK_DEVICE i32 raises_of(i64 grid, int place, int processors, bool all) {
-  if (all) return 1;
-  const int taking = grid < 1 ? 1 : static_cast<int>(grid < processors ? grid : i64{processors});
-  return place == 0 ? 1 + processors - taking : place < taking;
+// A processor's tiles of an instance, and what it adds to the instance's counter; 0: it takes no part. Those without
+// tiles neither wait nor signal, and who has the first tile raises the counter for them.
+struct Share {
+  Tiles tiles;
+  i32 raises;
+};
+// One tile each from processor `base` on; or ranges of them; or what ranges of the row have of the instance.
+ARK_APART Share dealt(Lineup line, int processor, i32 base, int processors) {
+  const int place = place_from(processor, base, processors);
+  if (line.grid <= processors && line.all <= processors) {
+    const i64 grid = line.grid, own = place, next = own + 1;
+    const int taking = grid < 1 ? 1 : static_cast<int>(grid);
+    return {{own < grid ? own : grid, next < grid ? next : grid},
+            place == 0 ? 1 + processors - taking : place < taking};
+  }
+  if (line.all == 0) return {tiles_of(line.grid, place, processors), 1};
+  const Tiles of_row = tiles_of(line.all, processor, processors);
+  const auto within = [&](i64 tile) {
+    const i64 own = tile - line.before;
+    return own < 0 ? 0 : own < line.grid ? own : line.grid;
+  };
+  const Tiles own = {within(of_row.first), within(of_row.last)};
+  if (own.first >= own.last) return {own, 0};
+  if (own.first > 0) return {own, 1};
+  const int last =
+      taker_of(static_cast<u32>(line.all), static_cast<u32>(line.before + line.grid - 1), processors);
+  return {own, processors - (last - processor)};
 }
 
 // ---- tiles of a matrix product
@@ -118,6 +143,13 @@ struct StreamTiles {
         groups(1 << group_bits),
         pieces(s.pieces >> group_bits),
         grid(static_cast<i64>(panels) * blocks << group_bits) {}
+  // With neighbours, where each has tiles for many: few tiles begin where the neighbour's end (Stream::base).
+  ARK_DEVICE Lineup lineup(const Stream& s) const {
+    if (!wide && blocks == 1) return grid;
+    const i32 each = blocks << group_bits, all = (wide ? s.wide_beside : s.beside) * each;
+    if (all >= 1 << 20) return grid;
+    return {grid, (wide ? s.wide_before : s.before) * each, all};
+  }
 };
 struct StreamTile {
   i32 group, block = 0, panel;

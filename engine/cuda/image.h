@@ -154,8 +154,11 @@ struct alignas(16) Stream {
   i32 panels;
   u64 second;                 // kGatedMatMul: the other weight, of the same sizes; else 0
   i32 wide_rows, wide_tiles;  // the latter: wide tiles share outputs until there are so many
+  // Of products that multiply the same x: panels of those before it, and of all; pairs of them, where tiles are wide.
+  // All 0 if there are no others.
+  i32 before, beside, wide_before, wide_beside;
 };
-static_assert(sizeof(Stream) == 96);
+static_assert(sizeof(Stream) == 112);
 
 // One execution of a phase in a step.
 struct alignas(16) Instance {
@@ -194,7 +197,7 @@ struct alignas(16) Instance {
   // sums: that product's.
   Stream stream;
 };
-static_assert(sizeof(Instance) == 368);
+static_assert(sizeof(Instance) == 384);
 
 // Where a token's keys and values go.
 struct alignas(16) RowPlace {

@@ -230,16 +230,12 @@ ARK_APART bool await_instance(const LoopParameters& p, i32 n) {
   return !stopped_after_waits(b);
 }
 
-// This processor's share of an instance.
-struct Share {
-  Tiles tiles;
-  i32 raises;
-};
-ARK_APART Share share_of(const LoopParameters& p, i32 n, i64 grid) {
+// This processor's share of an instance. All raise its counter where messages are counted, and in the mode of barriers.
+ARK_APART Share share_of(const LoopParameters& p, i32 n, Lineup line) {
   const Block b = open_block(p, 0, 0);
   const Instance& i = *instance_buffers(b, n).instances;
-  const int place = place_from(b, i.base);
-  return {tiles_at(b, grid, place), raises_of(grid, place, p.processors, p.barrier != 0 || i.messages > 0)};
+  const Share share = share_at(b, line, i.base);
+  return p.barrier != 0 || i.messages > 0 ? Share{share.tiles, 1} : share;
 }
 
 // Runs instance `n`: one body on this processor's tiles. What does not depend on other instances is worked out before
@@ -249,11 +245,12 @@ ARK_APART void run_case(const LoopParameters& p, i32 n) {
   Block b = open_turn_block(p);
   const InstanceBuffers now = instance_buffers(b, n);
   const Call call{b, *now.instances, now.messages};
-  const Share share = share_of(p, n, Body::grid(call));
+  const Lineup line = Body::grid(call);
+  const Share share = share_of(p, n, line);
   if (b.thread == 0) b.words->raises = share.raises;
   if (share.raises == 0) return;
   if constexpr (Body::kSends) {
-    const Tiles sent = Body::bytes(call, {0, Body::grid(call)});
+    const Tiles sent = Body::bytes(call, {0, line.grid});
     if (b.thread == 0) b.words->sent_bytes = sent.last;
   }
   Body::prepare(call, share.tiles);

@@ -135,7 +135,8 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
     s.longest_piece = std::max(s.longest_piece, pieces[i + 1] - pieces[i]);
   s.panels = (s.n + s.panel - 1) / s.panel;
   const int32_t taker = takers_[at(instance)];
-  plan_groups(s, resolve(p, phase, phase.operands[0], trip), panels_beside(all, instance), taker != kNone);
+  place_beside(s, all, instance);
+  plan_groups(s, resolve(p, phase, phase.operands[0], trip), taker != kNone);
   // Sums of groups go to one room after the other.
   int32_t after = kNone;
   std::size_t shared_before = 0;
@@ -154,8 +155,8 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
   return after;
 }
 
-// Of an instance and its neighbours that multiply the same rows: they run side by side.
-int64_t RankImage::panels_beside(std::span<const ark::Instance> all, int32_t instance) const {
+// Among its neighbours that multiply the same rows: they run side by side.
+void RankImage::place_beside(Stream& s, std::span<const ark::Instance> all, int32_t instance) const {
   const Program& p = *setup_.program;
   const auto input_of = [&](std::size_t i) {
     const Phase& phase = p.phases[all[i].phase];
@@ -168,19 +169,28 @@ int64_t RankImage::panels_beside(std::span<const ark::Instance> all, int32_t ins
     const int32_t panel = p.weights[w.weight].panel;
     return (p.vals[w.dims[1]].max + panel - 1) / panel;
   };
+  const auto pairs_of = [&](std::size_t i) {
+    const bool is_gated = p.variants[p.phases[all[i].phase].variant].code == OpCode::kGatedMatMul;
+    return is_gated ? panels_of(i) : (panels_of(i) + 1) / 2;
+  };
   const auto own = at(instance);
-  int64_t panels = panels_of(own);
-  for (std::size_t i = own; i-- > 0 && input_of(i) == input_of(own);) panels += panels_of(i);
-  for (std::size_t i = own + 1; i < all.size() && input_of(i) == input_of(own); ++i) panels += panels_of(i);
-  return panels;
+  std::size_t first = own, last = own + 1;
+  while (first > 0 && input_of(first - 1) == input_of(own)) --first;
+  while (last < all.size() && input_of(last) == input_of(own)) ++last;
+  if (last - first == 1) return;
+  for (std::size_t i = first; i < last; ++i) {
+    const auto panels = static_cast<i32>(panels_of(i)), pairs = static_cast<i32>(pairs_of(i));
+    s.beside += panels, s.wide_beside += pairs;
+    if (i < own) s.before += panels, s.wide_before += pairs;
+  }
 }
 
 // How it is cut, and the room of what tiles share. `partials`: kNowhere if they never do; `arrivals`: also if the norm
 // behind takes their sums up.
-void RankImage::plan_groups(Stream& s, BufferId x, int64_t panels, bool is_taken_up) {
+void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up) {
   const Program& p = *setup_.program;
   Cutting how = {.rows = 1,
-                 .panels = panels,
+                 .panels = s.beside > 0 ? s.beside : s.panels,
                  .weights = weights_of(s),
                  .processors = options_.processors,
                  .groups = groups_,

@@ -76,8 +76,8 @@ class RankImage {
   const Appended& appended() const { return variants_.appended(number_); }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
-  void plan_groups(Stream& s, BufferId x, int64_t panels, bool is_taken_up);
-  int64_t panels_beside(std::span<const ark::Instance> all, int32_t instance) const;
+  void plan_groups(Stream& s, BufferId x, bool is_taken_up);
+  void place_beside(Stream& s, std::span<const ark::Instance> all, int32_t instance) const;
   // With its addresses; what the phase says is left open.
   Stream stream_at(std::size_t number, const RankPlaces& places) const;
   void plan_heads(int32_t variant, int64_t heads, int64_t kv_heads);

@@ -66,7 +66,7 @@ struct Producer {
     for (i32 n = 0; n < b.rank->stream_count; ++n) {
       const Stream s = load_stream(b.rank->streams, n);
       const StreamTiles all(s, s.m >= 0 ? s.m : b.vals[~s.m]);
-      const Tiles tiles = tiles_at(b, all.grid, place_from(b, s.base));
+      const Tiles tiles = share_at(b, all.lineup(s), s.base).tiles;
       ARK_ROLLED
       for (i32 t = static_cast<i32>(tiles.first); t < static_cast<i32>(tiles.last); ++t) {
         const StreamTile tile(all, t);

@@ -292,9 +292,9 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
 
   // ---- the case
 
-  ARK_DEVICE static i64 grid(const Call& call) {
+  ARK_DEVICE static Lineup grid(const Call& call) {
     const Stream& s = call.i.stream;
-    return StreamTiles(s, call.size(s.m)).grid;
+    return StreamTiles(s, call.size(s.m)).lineup(s);
   }
   ARK_DEVICE static void prepare(const Call& call, Tiles own) {
     const Stream& s = call.i.stream;

@@ -16,7 +16,7 @@ namespace {
 
 // Who takes part in an instance, and how far that is.
 struct InstanceState {
-  i64 grid = 0;
+  Lineup line = 0;
   std::unique_ptr<const ProductWork> product;  // null: another body
   std::vector<int32_t> arrivals;               // of a product, by output: groups that are there
   std::vector<int32_t> waiting;                // processors
@@ -73,7 +73,7 @@ class Replay {
         blocks_(at(processors_)) {
     for (const Instance& i : t_.instances()) {
       InstanceState& s = states_.emplace_back();
-      s.grid = grid_of(t_, i);
+      s.line = grid_of(t_, i);
       s.missing = processors_;
       const Program& p = t_.program();
       if (!is_product(p.variants[p.phases[i.phase].variant].code)) continue;
@@ -119,7 +119,7 @@ class Replay {
   }
   // What a processor gets of the memory, where those that take part read at once.
   double share(int32_t n) {
-    const auto readers = static_cast<double>(std::clamp<i64>(state(n).grid, 1, processors_));
+    const auto readers = static_cast<double>(std::clamp<i64>(state(n).line.grid, 1, processors_));
     return std::min(rates_.link.value, rates_.stream.value / (readers * ranks_));
   }
   void trace(int32_t p, double when, TraceKind kind) {
@@ -130,7 +130,7 @@ class Replay {
   Processor& block(int32_t p) { return blocks_[at(p)]; }
   const Instance& instance(int32_t n) const { return t_.instances()[at(n)]; }
   InstanceState& state(int32_t n) { return states_[at(n)]; }
-  Part part(int32_t p, int32_t n) { return part_of(t_, instance(n), state(n).grid, p); }
+  Share part(int32_t p, int32_t n) { return share_of(t_, instance(n), state(n).line, p); }
   int32_t count() const { return static_cast<int32_t>(states_.size()); }
 
   void handle(const Event& e) {
@@ -153,10 +153,10 @@ class Replay {
   void advance(int32_t p, double now) {
     Processor& b = block(p);
     for (; b.next < count(); ++b.next) {
-      if (const Part own = part(p, b.next); own.raises != 0) {
+      if (const Share own = part(p, b.next); own.raises != 0) {
         // Products have been part of what `enter` was fitted to.
         const bool is_product = state(b.next).product != nullptr;
-        const double before = is_product ? 0 : time_of(prepare_work(t_, instance(b.next), own.own));
+        const double before = is_product ? 0 : time_of(prepare_work(t_, instance(b.next), own.tiles));
         return push(now + rates_.enter.value + before, What::kArrive, p);
       }
       now += rates_.skip.value;
@@ -195,7 +195,7 @@ class Replay {
     now += rates_.barrier.value;
     trace(p, now, TraceKind::kRun);
     now += rates_.cold.value;
-    b.own = part(p, b.next).own;
+    b.own = part(p, b.next).tiles;
     b.tile = b.own.first, b.first = 0, b.handed = b.gathered = 0;
     if (b.own.first >= b.own.last) return end(p, now);
     if (state(b.next).product) return begin_batch(p, now);
@@ -293,7 +293,7 @@ class Replay {
     if (r.instance >= 0 && ++r.tile < r.end) return;
     while (++r.instance < count()) {
       if (!state(r.instance).product) continue;
-      const Tiles own = part(p, r.instance).own;
+      const Tiles own = part(p, r.instance).tiles;
       r.tile = own.first, r.end = own.last;
       if (r.tile < r.end) return;
     }

@@ -410,11 +410,11 @@ Work Work::times(int64_t n) const {
   return all;
 }
 
-i64 grid_of(const StepTables& t, const Instance& i) {
+Lineup grid_of(const StepTables& t, const Instance& i) {
   switch (code_of(t, i)) {
     case OpCode::kMatMul:
     case OpCode::kGatedMatMul:
-      return StreamTiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block).grid;
+      return StreamTiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block).lineup(i.stream);
     case OpCode::kAttention:
       return i64{t.size(i.grid)} * t.splits();
     case OpCode::kGeneric: {
@@ -429,10 +429,9 @@ i64 grid_of(const StepTables& t, const Instance& i) {
   }
 }
 
-Part part_of(const StepTables& t, const Instance& i, i64 grid, int32_t processor) {
-  const int32_t processors = t.machine().processors;
-  const int place = place_from(processor, i.base, processors);
-  return {dealt(grid, place, processors), raises_of(grid, place, processors, i.messages > 0)};
+Share share_of(const StepTables& t, const Instance& i, const Lineup& line, int32_t processor) {
+  const Share share = dealt(line, processor, i.base, t.machine().processors);
+  return i.messages > 0 ? Share{share.tiles, 1} : share;
 }
 
 Work prepare_work(const StepTables& t, const Instance& i, Tiles tiles) {
@@ -445,11 +444,11 @@ Work prepare_work(const StepTables& t, const Instance& i, Tiles tiles) {
 }
 
 Work instance_work(const StepTables& t, const Instance& i, int32_t processor, int32_t last) {
-  const Part part = part_of(t, i, grid_of(t, i), processor);
+  const Share part = share_of(t, i, grid_of(t, i), processor);
   Work all = barriers(1);  // at the end: all come there
   if (part.raises == 0) return all;
   const bool multiplies = is_product(code_of(t, i));
-  all += prepare_work(t, i, part.own);
+  all += prepare_work(t, i, part.tiles);
   if (i.waits > 0) all += loads(1);
   all += barriers(1);
   all.fences += i.waits + 1 + (i.messages > 0);
@@ -458,7 +457,7 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
     all.loads += 1;
     all.fences += last * i.messages, all.atomics += last * i.messages;
   }
-  return all += multiplies ? ProductWork(t, i).total(part.own, last) : body_work(t, i, part.own);
+  return all += multiplies ? ProductWork(t, i).total(part.tiles, last) : body_work(t, i, part.tiles);
 }
 
 int32_t shared_outputs(const StepTables& t, const Instance& i) {

@@ -40,13 +40,9 @@ struct Work : Counts {
   Work times(int64_t n) const;
 };
 
-// Tiles of an instance; those of a processor, and what it adds to the instance's counter.
-i64 grid_of(const StepTables& tables, const Instance& i);
-struct Part {
-  Tiles own;
-  i32 raises;
-};
-Part part_of(const StepTables& tables, const Instance& i, i64 grid, int32_t processor);
+// Tiles of an instance; a processor's share.
+Lineup grid_of(const StepTables& tables, const Instance& i);
+Share share_of(const StepTables& tables, const Instance& i, const Lineup& line, int32_t processor);
 
 // Before the wait.
 Work prepare_work(const StepTables& tables, const Instance& i, Tiles tiles);

@@ -1,0 +1,62 @@
+// How tiles are dealt to processors (engine/cuda/dealing.h).
+#include "engine/cuda/dealing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace ark::cuda {
+namespace {
+
+// Each tile is dealt once, in order; all together raise a counter as often as there are processors, who has tiles does.
+void expect_whole(const Lineup& line, i32 base, int processors) {
+  std::vector<int> times(static_cast<std::size_t>(line.grid));
+  int raises = 0;
+  for (int p = 0; p < processors; ++p) {
+    const Share share = dealt(line, p, base, processors);
+    ASSERT_LE(0, share.tiles.first);
+    ASSERT_LE(share.tiles.last, line.grid);
+    for (i64 t = share.tiles.first; t < share.tiles.last; ++t) ++times[static_cast<std::size_t>(t)];
+    ASSERT_TRUE(share.raises > 0 || share.tiles.first >= share.tiles.last);
+    raises += share.raises;
+  }
+  ASSERT_EQ(raises, processors);
+  ASSERT_TRUE(std::all_of(times.begin(), times.end(), [](int n) { return n == 1; }));
+}
+
+TEST(Dealing, EachTileIsDealtOnceAndCountersAreRaisedInFull) {
+  for (const int processors : {1, 2, 3, 16, 132}) {
+    for (const i64 grid : {0, 1, 2, 5, 16, 64, 131, 132, 133, 256, 1000}) {
+      for (const i32 base : {0, processors / 2, processors - 1})
+        ASSERT_NO_FATAL_FAILURE(expect_whole(grid, base, processors)) << grid << " on " << processors;
+      for (const i64 before : {0, 1, 17, 132, 300}) {
+        if (grid == 0) break;  // then neighbours, which have the same rows, have none either
+        for (const i64 behind : {0, 1, 40, 500}) {
+          const Lineup line(grid, before, before + grid + behind);
+          ASSERT_NO_FATAL_FAILURE(expect_whole(line, 0, processors))
+              << grid << " behind " << before << " of " << line.all << " on " << processors;
+        }
+      }
+    }
+  }
+}
+
+// Queries, keys and values of a prompt: nobody has more than one tile more than others of all three.
+TEST(Dealing, NeighboursShareProcessorsEvenly) {
+  constexpr int kProcessors = 132;
+  int least = 1000, most = 0;
+  for (int p = 0; p < kProcessors; ++p) {
+    i64 own = 0;
+    for (const Lineup& line : {Lineup(256, 0, 384), Lineup(64, 256, 384), Lineup(64, 320, 384)}) {
+      const Tiles tiles = dealt(line, p, 0, kProcessors).tiles;
+      own += tiles.last - tiles.first;
+    }
+    least = std::min(least, static_cast<int>(own)), most = std::max(most, static_cast<int>(own));
+  }
+  EXPECT_EQ(least, 2);
+  EXPECT_EQ(most, 3);
+}
+
+}  // namespace
+}  // namespace ark::cuda
