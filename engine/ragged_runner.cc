@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/cores.h"
 #include "base/error.h"
 #include "base/index.h"
 #include "base/ir/keys.h"
@@ -69,14 +68,13 @@ class Engine {
       for (int r = 0; r < ranks; ++r) own.push_back(r);
       if (ranks > 1) make_groups(options);
     }
-    const Cores cores;
     for (int r : own) {
       std::shared_ptr<WeightStore> packed;
       if (!compiled_.packed.empty()) packed = compiled_.packed[static_cast<std::size_t>(r)];
       if (!packed)
         packed = std::make_shared<WeightStore>(compiled_.programs[r], compiled_.constants,
-                                               std::max(1, options.threads),
-                                               cores.node(r, ranks, options.threads));
+                                               options.here.threads(options.threads, ranks),
+                                               options.here.node(r, ranks, options.threads));
       weights_.push_back(std::move(packed));
       if (options.on_packed) options.on_packed(r, *weights_.back());
     }
@@ -170,11 +168,9 @@ class Engine {
 
   ExecutorOptions executor_options(const RaggedOptions& options, int first_rank) const {
     ExecutorOptions e = options;
-    e.processors = std::max(1, options.threads / static_cast<int>(compiled_.programs.size()));
-    // Ranks in processes lie side by side.
-    const std::vector<CpuList> seats = Cores().seats(options.threads);
-    const std::size_t first = at(first_rank * e.processors), count = weights_.size() * at(e.processors);
-    if (first + count <= seats.size()) e.seats.assign(&seats[first], &seats[first] + count);
+    const auto ranks = static_cast<int>(compiled_.programs.size());
+    e.processors = processors_of(options.threads, ranks);
+    e.seats = options.here.seats(first_rank, static_cast<int>(weights_.size()), ranks, options.threads);
     return e;
   }
 

@@ -18,7 +18,7 @@ void CpuExecutor::prepare(std::vector<RankSetup> ranks, const ExecutorOptions& o
   setups_ = std::move(ranks);
   capacity_ = StepCapacity::of(options.limits);
   mailbox_ = std::make_unique<Mailbox>(capacity_, static_cast<int>(setups_.size()));
-  spin_ = dma::SpinPolicy::adapted(all_processors(*setups_[0].program, options));
+  spin_ = dma::SpinPolicy::adapted(processors_here(*setups_[0].program, options));
   for (const RankSetup& setup : setups_) {
     flags_.push_back(setup.group ? &setup.group->abort() : &own_flag_);
   }

@@ -71,7 +71,7 @@ class Loop final : public CpuExecutor {
 
   void on_prepared() override {
     // The host's thread is one more: it does not take a core from those that it waits for.
-    host_spin_ = dma::SpinPolicy::adapted(all_processors(ranks_[0]->program(), options_) + 1);
+    host_spin_ = dma::SpinPolicy::adapted(processors_here(ranks_[0]->program(), options_) + 1);
     for (std::size_t r = 0; r < ranks_.size(); ++r) controls_.emplace_back(options_.processors);
     meters_ = std::vector<ProcessorMeter>(ranks_.size() * options_.processors);
     costs_.resize(Mailbox::kDepth * meters_.size());

@@ -114,7 +114,7 @@ void Rank::bind_sums(dma::Group& group) {
   // Processors with a core each look for long: they are awake when the parts come, and a pump that takes some sums from
   // them made steps slower (docs/dma.md).
   const bool look_long =
-      dma::SpinPolicy::adapted(all_processors(program_, options_)).spins > dma::Foresight::kBrief;
+      dma::SpinPolicy::adapted(processors_here(program_, options_)).spins > dma::Foresight::kBrief;
   if (options_.sums == dma::SumsBy::kProcessors || (options_.sums == dma::SumsBy::kDepth && look_long))
     return;
   std::vector<dma::ArrivalSums::Sum> sums;

@@ -18,6 +18,7 @@
 #include "dma/group.h"
 #include "engine/program/program.h"
 #include "engine/run/isa.h"
+#include "engine/run/ranks_here.h"
 #include "engine/run/runner.h"
 #include "engine/run/step.h"
 #include "engine/run/timeline.h"
@@ -34,9 +35,10 @@ struct RankSetup {
 };
 
 struct ExecutorOptions {
-  RunnerLimits limits;        // decoder programs
-  int32_t max_items = 0;      // attention work items of a step, as compiled for
-  int32_t processors = 1;     // per rank; equal on all ranks of the group
+  RunnerLimits limits;     // decoder programs
+  int32_t max_items = 0;   // attention work items of a step, as compiled for
+  int32_t processors = 1;  // per rank; equal on all ranks of the group
+  RanksHere here;
   uint32_t counter_base = 0;  // where the phase counters start; tests put it near 2^32
   // Of ranks in processes: the channel by which others tell rank 0 what their steps cost (StepWords).
   std::optional<uint32_t> words_channel;
@@ -51,9 +53,9 @@ struct ExecutorOptions {
   std::chrono::milliseconds step_deadline{120'000};  // a wait inside a step that lasts longer is a fault
 };
 
-// Processors of all ranks of the program's group.
-inline int32_t all_processors(const Program& program, const ExecutorOptions& options) {
-  return program.ranks * options.processors;
+// Processors of loops that share what this process may use.
+inline int32_t processors_here(const Program& program, const ExecutorOptions& options) {
+  return options.here.of(program.ranks) * options.processors;
 }
 
 // One run of a plain program: sizes of its symbols, and where inputs and outputs lie. The caller keeps it,

@@ -278,10 +278,10 @@ Job compile_anew(const DecoderModel& model, const LoadOptions& options,
 }
 
 // Of the ranks that run in this process.
-bool read_weights(const ModelCache& cache, Job& job, bool in_processes) {
-  const int ranks = in_processes ? 1 : job.terms.ranks;
-  for (int rank = 0; rank < ranks; ++rank)
-    if (!cache.read_weights(job.model, rank, job.terms.threads)) return false;
+bool read_weights(const ModelCache& cache, Job& job, bool in_processes, const RanksHere& here) {
+  const int all = job.terms.ranks, threads = job.terms.threads;
+  for (int rank = 0; rank < (in_processes ? 1 : all); ++rank)
+    if (!cache.read_weights(job.model, rank, threads, here.node(rank, all, threads))) return false;
   return true;
 }
 
@@ -349,7 +349,8 @@ LoadedRunner load_in(std::optional<RankGroup>& group, LoadOptions options,
   if (!place.gpu) check_fits(*job, place.sites);
   const LaunchTerms terms = job->terms;
   const ModelCache cache(disk, options.model, terms);
-  if (is_kept && !read_weights(cache, *job, place.in_processes)) {
+  const RanksHere here = group ? ranks_here(group->members(), 0) : RanksHere{};
+  if (is_kept && !read_weights(cache, *job, place.in_processes, here)) {
     log.fact("kept", "its weights are not: they are made anew");
     return load_in(group, options, disk, false, log);
   }

@@ -37,6 +37,21 @@ std::vector<Member> gather_members(dma::Bootstrap& bootstrap, dma::Deadline dead
   return members;
 }
 
+RanksHere ranks_here(std::span<const Member> members, int rank) {
+  // Containers of a machine that have the same processors compete for them.
+  const auto processors = [](const Member& m) {
+    return std::pair(std::string_view(m.machine).substr(0, m.machine.find('/')), std::string_view(m.cpu_set));
+  };
+  const Member& own = members[static_cast<std::size_t>(rank)];
+  RanksHere here;
+  for (std::size_t other = 0; other < members.size(); ++other) {
+    if (processors(members[other]) != processors(own)) continue;
+    ++here.count;
+    here.place += other < static_cast<std::size_t>(rank);
+  }
+  return here;
+}
+
 std::vector<Site> sites_of(std::span<const Member> members, int ranks) {
   std::vector<Site> sites;
   if (members.empty()) {

@@ -155,7 +155,7 @@ std::optional<CompiledModel> ModelCache::find() const {
   }
 }
 
-bool ModelCache::read_weights(CompiledModel& model, int rank, int threads) const {
+bool ModelCache::read_weights(CompiledModel& model, int rank, int threads, int node) const {
   Compiled& compiled = model.compiled;
   compiled.packed.resize(compiled.programs.size());
   const auto r = static_cast<std::size_t>(rank);
@@ -164,7 +164,7 @@ bool ModelCache::read_weights(CompiledModel& model, int rank, int threads) const
       [&](std::span<std::byte> arena) {
         return disk_->read(weights_entry(model.files, rank), arena, threads);
       },
-      Cores().node(rank, static_cast<int>(compiled.programs.size()), threads));
+      node);
   return compiled.packed[r] != nullptr;
 }
 

@@ -33,8 +33,8 @@ class ModelCache {
 
   // All but graph, specs, constants and weights; nothing where it is not kept or the files are others now.
   std::optional<CompiledModel> find() const;
-  // Reads the weights of a rank. False where they are not kept.
-  bool read_weights(CompiledModel& model, int rank, int threads) const;
+  // Reads the weights of a rank, by so many threads, into a node's memory (Cores::node). False where they are not kept.
+  bool read_weights(CompiledModel& model, int rank, int threads, int node) const;
 
   bool is_on() const { return !key_.empty(); }
   // Whether it is worth while: not what was compiled in want of memory.

@@ -91,6 +91,7 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
   auto bootstrap = dma::join_environment(environment, dma::Deadline::after(is_ours ? kMeetTime : kLaunchTime),
                                          on_met ? kSupervisedWatch : dma::WatchOptions{});
   const std::vector<Member> members = gather_members(*bootstrap, dma::Deadline::after(kJoinTime));
+  const RanksHere here = ranks_here(members, environment.rank);
   if (on_met) on_met();
   if (!is_ours) {
     std::signal(SIGTERM, SIG_IGN);  // from here on it ends with rank 0, which drains
@@ -105,7 +106,8 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
   try {
     if (terms.on_gpu) open_own_gpu();
     std::optional<CompiledModel> kept = cache.find();
-    if (kept && cache.read_weights(*kept, environment.rank, terms.threads)) {
+    if (kept && cache.read_weights(*kept, environment.rank, terms.threads,
+                                   here.node(environment.rank, terms.ranks, terms.threads))) {
       own = *std::move(kept);
     } else {
       own = compile_by(terms, model);
@@ -121,6 +123,7 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
   own.fingerprint.source = source_of(model, own.files);
   agree_on_model(*bootstrap, own.fingerprint, "", dma::Deadline::after(kJoinTime));
   RaggedOptions options = ragged_options(terms, terms.on_gpu ? gpu : nullptr);
+  options.here = here;
   if (writer)
     options.on_packed = [&, take = writer->hook()](int rank, const WeightStore& weights) {
       take(rank, weights);
@@ -236,6 +239,7 @@ std::shared_ptr<RaggedRunner> RankGroup::run(Compiled compiled, const Fingerprin
   bootstrap->all_gather(terms_blob("", to_blob(terms)), dma::Deadline::after(kJoinTime));
   agree_on_model(*bootstrap, fingerprint, "", dma::Deadline::after(kJoinTime));
   RaggedOptions options = ragged_options(terms, std::move(gpu));
+  options.here = ranks_here(members_, 0);
   options.on_packed = std::move(on_packed);
   held->runner = make_ragged_runner(std::move(compiled), options, std::move(bootstrap));
   RaggedRunner* runner = held->runner.get();

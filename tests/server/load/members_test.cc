@@ -57,6 +57,32 @@ TEST(Members, AreGroupedByMachine) {
   EXPECT_EQ(threads_for(threads, 3), Cores().threads());
 }
 
+// Whose threads compete for processors: others' do not keep a rank from looking long at what it waits for.
+TEST(Members, ShareProcessorsWithThoseOfTheSameSet) {
+  const auto here = [](int rank) {
+    const RanksHere own = ranks_here(kMembers, rank);
+    return std::pair(own.count, own.place);
+  };
+  EXPECT_EQ(here(0), std::pair(2, 0));
+  EXPECT_EQ(here(1), std::pair(1, 0));
+  EXPECT_EQ(here(2), std::pair(2, 1));
+  EXPECT_EQ(here(3), std::pair(1, 0)) << "rank 4 has others of that machine";
+  EXPECT_EQ(here(4), std::pair(1, 0));
+  const std::vector<Member> containers = {{"a", "A/1", "0-7", 8, 1000}, {"b", "A/2", "0-7", 8, 1000}};
+  EXPECT_EQ(ranks_here(containers, 1).count, 2);
+  EXPECT_EQ(ranks_here(containers, 1).place, 1);
+  const Program program = [] {
+    Program p;
+    p.ranks = 5;
+    return p;
+  }();
+  ExecutorOptions options;
+  options.processors = 3;
+  EXPECT_EQ(processors_here(program, options), 15) << "all are here";
+  options.here = ranks_here(kMembers, 2);
+  EXPECT_EQ(processors_here(program, options), 6);
+}
+
 TEST(Members, TheMachineWithTheLeastRoomDecidesHowMuchIsCached) {
   Compiled compiled;
   compiled.programs.resize(5);

@@ -108,7 +108,7 @@ TEST_P(ModelCacheOf, GivesBackProgramsFactsAndWeights) {
     EXPECT_EQ(kept->facts.embedded, model.facts.embedded);
     EXPECT_EQ(kept->facts.max_positions, model.facts.max_positions);
     for (int rank = 0; rank < ranks; ++rank) {
-      ASSERT_TRUE(cache.read_weights(*kept, rank, 2)) << rank;
+      ASSERT_TRUE(cache.read_weights(*kept, rank, 2, -1)) << rank;
       const auto own = stores[static_cast<std::size_t>(rank)]->arena();
       const auto read = kept->compiled.packed[static_cast<std::size_t>(rank)]->arena();
       ASSERT_EQ(own.size(), read.size());

@@ -1,0 +1,28 @@
+#include "engine/run/ranks_here.h"
+
+#include <algorithm>
+
+#include "base/cores.h"
+
+namespace ark {
+
+int processors_of(int threads, int ranks) { return std::max(1, threads / ranks); }
+
+int RanksHere::threads(int threads, int ranks) const {
+  return count > 0 ? count * processors_of(threads, ranks) : std::max(1, threads);
+}
+
+int RanksHere::node(int rank, int ranks, int threads) const {
+  return Cores().node(count > 0 ? place : rank, of(ranks), this->threads(threads, ranks));
+}
+
+std::vector<CpuList> RanksHere::seats(int rank, int own, int ranks, int threads) const {
+  const std::vector<CpuList> all = Cores().seats(this->threads(threads, ranks));
+  const auto each = static_cast<std::size_t>(processors_of(threads, ranks));
+  const std::size_t first = static_cast<std::size_t>(count > 0 ? place : rank) * each,
+                    last = first + static_cast<std::size_t>(own) * each;
+  if (last > all.size()) return {};
+  return {all.begin() + static_cast<std::ptrdiff_t>(first), all.begin() + static_cast<std::ptrdiff_t>(last)};
+}
+
+}  // namespace ark
