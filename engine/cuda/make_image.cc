@@ -72,8 +72,7 @@ void RankImage::plan_schedule() {
   for (std::size_t i = 0; i < instances.size(); ++i) {
     const Phase& phase = p.phases[instances[i].phase];
     const Variant& variant = p.variants[phase.variant];
-    // Processor 0 has the borders of steps to look after: what few take begins behind it.
-    bases_.push_back(is_product(variant.code) ? next_base_ : std::min(1, options_.processors - 1));
+    bases_.push_back(is_product(variant.code) ? next_base_ : kNone);
     if (is_product(variant.code)) also[i] = plan_stream(instances, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention) also[i] = std::exchange(last_attention, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
@@ -86,9 +85,22 @@ void RankImage::plan_schedule() {
   for (const auto& [norm, stream] : taken_up_)
     more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
   needed_ = dependencies(p, *setup_.binding, also, more, appended().done());
+  place_few();
   instance_count_ = static_cast<int32_t>(std::count_if(
       instances.begin(), instances.end(), [&](const auto& i) { return !appended().is_done(i.phase); }));
   plan_memory(instances.size());
+}
+
+// Where what few processors take begins: behind processor 0, which has the borders of steps to look after; or, if the
+// instance needs nothing of the one before, which began there, beside that one.
+void RankImage::place_few() {
+  const int32_t first = std::min(1, options_.processors - 1);
+  for (int32_t i = 0; i < static_cast<int32_t>(bases_.size()); ++i) {
+    if (bases_[at(i)] != kNone) continue;
+    const bool is_beside =
+        i > 0 && bases_[at(i) - 1] == first && std::ranges::count(needed_[at(i)], i - 1) == 0;
+    bases_[at(i)] = is_beside ? options_.processors / 2 : first;
+  }
 }
 
 // [kv_heads + 1] places in what follows: the query heads of each.
@@ -163,23 +175,16 @@ void RankImage::place_beside(Stream& s, std::span<const ark::Instance> all, int3
     return is_product(p.variants[phase.variant].code) ? resolve(p, phase, phase.operands[0], all[i].trip)
                                                       : kNone;
   };
-  const auto panels_of = [&](std::size_t i) {
-    const Phase& phase = p.phases[all[i].phase];
-    const Buffer& w = p.buffers[resolve(p, phase, phase.operands[1], all[i].trip)];
-    const int32_t panel = p.weights[w.weight].panel;
-    return (p.vals[w.dims[1]].max + panel - 1) / panel;
-  };
-  const auto pairs_of = [&](std::size_t i) {
-    const bool is_gated = p.variants[p.phases[all[i].phase].variant].code == OpCode::kGatedMatMul;
-    return is_gated ? panels_of(i) : (panels_of(i) + 1) / 2;
-  };
-  const auto own = at(instance);
+  const std::size_t own = at(instance);
   std::size_t first = own, last = own + 1;
   while (first > 0 && input_of(first - 1) == input_of(own)) --first;
   while (last < all.size() && input_of(last) == input_of(own)) ++last;
-  if (last - first == 1) return;
-  for (std::size_t i = first; i < last; ++i) {
-    const auto panels = static_cast<i32>(panels_of(i)), pairs = static_cast<i32>(pairs_of(i));
+  for (std::size_t i = first; i < last && last - first > 1; ++i) {
+    const Phase& phase = p.phases[all[i].phase];
+    const Buffer& w = p.buffers[resolve(p, phase, phase.operands[1], all[i].trip)];
+    const int32_t panel = p.weights[w.weight].panel;
+    const auto panels = static_cast<i32>((p.vals[w.dims[1]].max + panel - 1) / panel);
+    const i32 pairs = p.variants[phase.variant].code == OpCode::kGatedMatMul ? panels : (panels + 1) / 2;
     s.beside += panels, s.wide_beside += pairs;
     if (i < own) s.before += panels, s.wide_before += pairs;
   }

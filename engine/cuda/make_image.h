@@ -77,6 +77,7 @@ class RankImage {
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
   void plan_groups(Stream& s, BufferId x, bool is_taken_up);
+  void place_few();
   void place_beside(Stream& s, std::span<const ark::Instance> all, int32_t instance) const;
   // With its addresses; what the phase says is left open.
   Stream stream_at(std::size_t number, const RankPlaces& places) const;
