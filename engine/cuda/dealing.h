@@ -237,8 +237,6 @@ struct AttentionTile {
     item = number % 2 == 0 ? number / 2 : items - 1 - number / 2;
   }
 };
-// Whether attention to heads of so many elements takes no more scratch than there is beside the larger ring.
-ARK_BOTH constexpr bool attends_beside_few(i64 key, i64 value) { return key <= 256 && value <= 256; }
 // Whether tensor cores multiply keys and values, of heads of so many elements: where 16 bytes are eight of them.
 ARK_BOTH constexpr bool attends_on_tensor_cores(const KvFormat& format, i32 key, i32 value) {
   return format.bits == 16 && key % 8 == 0 && value % 8 == 0;

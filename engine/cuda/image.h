@@ -90,6 +90,9 @@ ARK_BOTH constexpr int turned_code_bit(int k, int column, int panel, int bits) {
   return words * 8 * bits + (bits == 4 ? k % 2 * 16 + number * 4 : (number * 2 + k % 2) * 8);
 }
 
+// Elements of x whose 16-bit parts lie together, before their rests (bodies/parts.h).
+inline constexpr i64 kPartsTogether = 16;
+
 // What to wait for: the word at `counter` reaches offset + stride * step (modulo its width).
 struct alignas(16) Wait {
   u64 counter;
@@ -149,7 +152,7 @@ struct alignas(16) Stream {
   i32 pieces, longest_piece;  // rows of the latter; a tile takes pieces / groups pieces
   // Groups are 2^these: for kFewRows; in one block of rows; in several; of wide tiles, at most.
   u8 few_bits, some_bits, most_bits, wide_bits;
-  i32 base;             // the Instance's
+  i32 base;             // the Instance's, where it is dealt alone: StreamTiles::lineup()
   u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
   i32 panels;
   u64 second;                 // kGatedMatMul: the other weight, of the same sizes; else 0
@@ -164,7 +167,7 @@ static_assert(sizeof(Stream) == 112);
 struct alignas(16) Instance {
   i32 variant, phase, trip;
   Size grid;  // tiles; 0: the body knows
-  i32 base;   // the processor that takes tile 0: share_of()
+  i32 base;   // the processor that takes tile 0, but in a Lineup: share_of()
   i32 waits, first_wait, messages, first_message;
   i32 ahead_waits, ahead_first_wait, ahead_messages,
       ahead_first_message;  // of the instance that is fetched while this one runs, kFetchAhead later
@@ -304,7 +307,7 @@ ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kS
 // Stages of the ring in steps of few rows, where bodies leave the end of their scratch to it.
 ARK_BOTH constexpr int few_stages(int stages, u32 scratch) {
   const int more = static_cast<int>((scratch - few_scratch(scratch)) / kStageBytes);
-  return stages + more <= kMaxStages ? stages + more : stages;
+  return stages + more < kMaxStages ? stages + more : kMaxStages;
 }
 
 // The tiles for GPUs that give a block so many bytes of shared memory. Where not even the small ones fit, the

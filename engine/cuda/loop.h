@@ -138,8 +138,9 @@ ARK_APART bool open_turn(const LoopParameters& p) {
     consumers_sync();
   }
   if (*leave != 0) return false;
+  const i32 rows = most_rows(b);  // asked for beside vals
   read_vals(b);
-  choose_ring(b);
+  choose_ring(b, rows);
   return true;
 }
 

@@ -85,7 +85,7 @@ void RankImage::plan_schedule() {
   for (const auto& [norm, stream] : taken_up_)
     more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
   needed_ = dependencies(p, *setup_.binding, also, more, appended().done());
-  place_few();
+  place_few(instances);
   instance_count_ = static_cast<int32_t>(std::count_if(
       instances.begin(), instances.end(), [&](const auto& i) { return !appended().is_done(i.phase); }));
   plan_memory(instances.size());
@@ -93,13 +93,15 @@ void RankImage::plan_schedule() {
 
 // Where what few processors take begins: behind processor 0, which has the borders of steps to look after; or, if the
 // instance needs nothing of the one before, which began there, beside that one.
-void RankImage::place_few() {
+void RankImage::place_few(std::span<const ark::Instance> all) {
   const int32_t first = std::min(1, options_.processors - 1);
-  for (int32_t i = 0; i < static_cast<int32_t>(bases_.size()); ++i) {
-    if (bases_[at(i)] != kNone) continue;
+  int32_t last = kNone;  // before it
+  for (int32_t i = 0; i < static_cast<int32_t>(all.size()); ++i) {
+    if (appended().is_done(all[at(i)].phase)) continue;
     const bool is_beside =
-        i > 0 && bases_[at(i) - 1] == first && std::ranges::count(needed_[at(i)], i - 1) == 0;
-    bases_[at(i)] = is_beside ? options_.processors / 2 : first;
+        last != kNone && bases_[at(last)] == first && std::ranges::count(needed_[at(i)], last) == 0;
+    if (bases_[at(i)] == kNone) bases_[at(i)] = is_beside ? options_.processors / 2 : first;
+    last = i;
   }
 }
 
@@ -298,6 +300,7 @@ void RankImage::plan_attention() {
   const Program& p = *setup_.program;
   const int32_t splits =
       (options_.limits.max_length + split_keys(options_.limits) - 1) / split_keys(options_.limits);
+  if (splits <= 1) return;
   uint64_t partials = 0, arrivals = 0;
   for (const Phase& phase : p.phases) {
     if (p.variants[phase.variant].code != OpCode::kAttention) continue;
@@ -305,13 +308,10 @@ void RankImage::plan_attention() {
       const Buffer& b = p.buffers[resolve(p, phase, phase.operands[operand], 0)];
       return static_cast<uint64_t>(p.vals[b.dims[axis]].max);
     };
-    leaves_scratch_ =
-        leaves_scratch_ && attends_beside_few(static_cast<i64>(dim(1, 3)), static_cast<i64>(dim(2, 3)));
     const uint64_t rows = static_cast<uint64_t>(options_.limits.max_tokens) * dim(0, 1);
     partials = std::max(partials, rows * static_cast<uint64_t>(splits) * (dim(2, 3) + 4) * 4);
     arrivals = std::max(arrivals, static_cast<uint64_t>(options_.max_items) * dim(1, 1) * 4);
   }
-  if (splits <= 1) return;
   attention_partials_ = take(partials);
   attention_arrivals_ = take(arrivals);
 }

@@ -77,7 +77,7 @@ class RankImage {
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
   void plan_groups(Stream& s, BufferId x, bool is_taken_up);
-  void place_few();
+  void place_few(std::span<const ark::Instance> all);
   void place_beside(Stream& s, std::span<const ark::Instance> all, int32_t instance) const;
   // With its addresses; what the phase says is left open.
   Stream stream_at(std::size_t number, const RankPlaces& places) const;
@@ -108,7 +108,7 @@ class RankImage {
   // By instance: the processor that takes tile 0; products begin behind the one before.
   std::vector<int32_t> bases_;
   int32_t next_base_ = 0, instance_count_ = 0;
-  // In steps of kFewRows tokens: no product has more rows, and attention finds room.
+  // In steps of kFewRows tokens no product has more rows.
   bool leaves_scratch_ = true;
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;

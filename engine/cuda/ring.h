@@ -99,18 +99,21 @@ ARK_DEVICE void invalidate_stage(dev::Mbarrier* full, int stage) {
   dev::mbarrier_inval(full + kMaxStages + stage);
 }
 
-// A ring for the step, of which no stage is in use. What consumers have written to the scratch, copies may take the
-// place of behind the next barrier.
-ARK_DEVICE void choose_ring(const Block& b) {
+// The most rows that any product of the step has: of all tokens, or of those whose logits are wanted.
+ARK_DEVICE i32 most_rows(const Block& b) {
+  return dev::max(record_count(b, StepArray::kTokens), record_count(b, StepArray::kRows));
+}
+// A ring for a step of so many rows, of which no stage is in use. What consumers have written to the scratch in steps
+// of more, copies may take the place of behind the next barrier.
+ARK_DEVICE void choose_ring(const Block& b, i32 rows) {
   BlockWords& words = *b.words;
   const i32 before = words.stages[(words.turn + 1) % 2];
-  const i32 stages = record_count(b, StepArray::kTokens) <= kFewRows ? b.p.few_stages : b.p.stages;
+  const i32 stages = rows <= kFewRows ? b.p.few_stages : b.p.stages;
   if (b.thread == 0) words.stages[words.turn % 2] = stages;
-  if (stages != before && !ARK_BUG(stale_ring)) {
-    if (b.thread == 0) words.cursor = {0, 0, words.cursor.passed};
-    if (b.thread < before) invalidate_stage(b.full, b.thread);
-    if (b.thread < stages) init_stage(b.full, b.thread);
-  }
+  if (stages == before || ARK_BUG(stale_ring)) return;
+  if (b.thread == 0) words.cursor = {0, 0, words.cursor.passed};
+  if (b.thread < before) invalidate_stage(b.full, b.thread);
+  if (b.thread < stages) init_stage(b.full, b.thread);
 #if ARK_HAS_BULK
   if (!ARK_BUG(missing_ring_fence)) dev::fence_proxy_async();
 #endif

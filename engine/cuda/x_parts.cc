@@ -14,7 +14,6 @@
 namespace ark::cuda {
 namespace {
 
-constexpr int64_t kTogether = 16;            // elements whose parts lie together
 constexpr std::size_t kProductResidual = 3;  // operand of kMatMul
 
 // Buffers that hold the same: what a phase reads or writes in its trips, what rows are selected from and into.
@@ -85,8 +84,12 @@ class PartFinder {
   // Whether the phase's body can store operand `i` split; a product: in parts of its own type, and not over a residual
   // that may lie there.
   static bool can_store(const PhaseOperands& phase, std::size_t i) {
-    if (i + 1 != phase.count() || phase.constant_dim(i, phase.rank(i) - 1) % kTogether != 0) return false;
-    switch (phase.variant().code) {
+    if (i + 1 != phase.count()) return false;
+    const OpCode code = phase.variant().code;
+    int64_t row = phase.constant_dim(i, phase.rank(i) - 1);
+    if (code == OpCode::kAttention) row *= phase.constant_dim(i, phase.rank(i) - 2);  // of all heads
+    if (row % kPartsTogether != 0) return false;
+    switch (code) {
       case OpCode::kNorm:
       case OpCode::kAttention:
         return true;

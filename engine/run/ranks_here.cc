@@ -9,7 +9,8 @@ namespace ark {
 int processors_of(int threads, int ranks) { return std::max(1, threads / ranks); }
 
 int RanksHere::threads(int threads, int ranks) const {
-  return count > 0 ? count * processors_of(threads, ranks) : std::max(1, threads);
+  // Where all are here, those that no rank gets count, too: cores have seats for all threads or none.
+  return count > 0 && count < ranks ? count * processors_of(threads, ranks) : std::max(1, threads);
 }
 
 int RanksHere::node(int rank, int ranks, int threads) const {

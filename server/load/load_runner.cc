@@ -279,9 +279,9 @@ Job compile_anew(const DecoderModel& model, const LoadOptions& options,
 
 // Of the ranks that run in this process.
 bool read_weights(const ModelCache& cache, Job& job, bool in_processes, const RanksHere& here) {
-  const int all = job.terms.ranks, threads = job.terms.threads;
+  const int all = job.terms.ranks, threads = job.terms.threads, own = here.threads(threads, all);
   for (int rank = 0; rank < (in_processes ? 1 : all); ++rank)
-    if (!cache.read_weights(job.model, rank, threads, here.node(rank, all, threads))) return false;
+    if (!cache.read_weights(job.model, rank, own, here.node(rank, all, threads))) return false;
   return true;
 }
 

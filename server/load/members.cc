@@ -24,9 +24,11 @@ Member Member::here() {
   cpu_set_t set;
   CPU_ZERO(&set);
   ::sched_getaffinity(0, sizeof set, &set);
-  return {name, place.machine + "/" + std::to_string(place.pid_namespace),
-          sha256_hex({reinterpret_cast<const char*>(&set), sizeof set}), Cores().threads(),
-          available_memory()};
+  const std::string container = "/" + std::to_string(place.pid_namespace);
+  const bool has_quota = cpu_quota() < CPU_COUNT(&set);
+  return {name, place.machine + container,
+          sha256_hex({reinterpret_cast<const char*>(&set), sizeof set}) + (has_quota ? container : ""),
+          Cores().threads(), available_memory()};
 }
 
 std::vector<Member> gather_members(dma::Bootstrap& bootstrap, dma::Deadline deadline) {
@@ -38,7 +40,7 @@ std::vector<Member> gather_members(dma::Bootstrap& bootstrap, dma::Deadline dead
 }
 
 RanksHere ranks_here(std::span<const Member> members, int rank) {
-  // Containers of a machine that have the same processors compete for them.
+  // Containers of a machine that have the same processors compete for them, unless each has a quota.
   const auto processors = [](const Member& m) {
     return std::pair(std::string_view(m.machine).substr(0, m.machine.find('/')), std::string_view(m.cpu_set));
   };

@@ -17,7 +17,7 @@ namespace ark {
 struct Member {
   std::string host;     // its machine's name, for people
   std::string machine;  // its boot / namespace of processes: equal for ranks that share memory and processors
-  std::string cpu_set;  // the processors that it may run on there
+  std::string cpu_set;  // the processors that it may run on there; or its container's share of them
   int32_t cpus = 1;     // and how many of them at once
   int64_t memory = 0;   // that it may still take there
 

@@ -106,8 +106,9 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
   try {
     if (terms.on_gpu) open_own_gpu();
     std::optional<CompiledModel> kept = cache.find();
-    if (kept && cache.read_weights(*kept, environment.rank, terms.threads,
-                                   here.node(environment.rank, terms.ranks, terms.threads))) {
+    const int threads = here.threads(terms.threads, terms.ranks),
+              node = here.node(environment.rank, terms.ranks, terms.threads);
+    if (kept && cache.read_weights(*kept, environment.rank, threads, node)) {
       own = *std::move(kept);
     } else {
       own = compile_by(terms, model);

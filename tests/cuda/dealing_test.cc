@@ -9,7 +9,7 @@
 namespace ark::cuda {
 namespace {
 
-// Each tile is dealt once, in order; all together raise a counter as often as there are processors, who has tiles does.
+// Each tile is dealt once; all together raise a counter as often as there are processors, who has tiles does.
 void expect_whole(const Lineup& line, i32 base, int processors) {
   std::vector<int> times(static_cast<std::size_t>(line.grid));
   int raises = 0;

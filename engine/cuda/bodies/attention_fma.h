@@ -23,7 +23,7 @@ struct AttentionByFma : AttentionRows<kValue, X> {
   static constexpr int kMaxima = kScores + kConsumerWarps * kRows * 32,
                        kSums = kMaxima + kConsumerWarps * kRows;
   static constexpr int kValues = kSums + kConsumerWarps * kRows;
-  static_assert((kValues + kConsumerWarps * kRows * kValue) * 4 <= kRowsScratch<kKey, kValue>);
+  static_assert((kValues + kConsumerWarps * kRows * kValue) * 4 <= kRowsScratch);
 
   ARK_DEVICE explicit AttentionByFma(const Call& c) : Rows(c) {}
 

@@ -44,10 +44,9 @@ struct AttentionByMma : AttentionRows<kValue, X> {
                        kSums = kMaxima + kConsumerWarps * kRows, kKeyRows = kSums + kConsumerWarps * kRows,
                        kValues = kKeyRows + kConsumerWarps * 32;
   // Fours of each eight elements of a chunk that warps merge at once.
-  static constexpr int kFours =
-      (kValues + kConsumerWarps * kRows * kChunk) * 4 <= kRowsScratch<kKey, kValue> ? 2 : 1;
+  static constexpr int kFours = (kValues + kConsumerWarps * kRows * kChunk) * 4 <= kRowsScratch ? 2 : 1;
   static constexpr int kPieces = kChunk / 8 * kFours;  // of four floats, of a row
-  static_assert((kValues + kConsumerWarps * kRows * kPieces * 4) * 4 <= kRowsScratch<kKey, kValue>);
+  static_assert((kValues + kConsumerWarps * kRows * kPieces * 4) * 4 <= kRowsScratch);
 
   ARK_DEVICE explicit AttentionByMma(const Call& c) : Rows(c) {}
 

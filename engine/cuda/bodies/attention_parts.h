@@ -91,9 +91,7 @@ struct AttentionTask {
 };
 static_assert(sizeof(AttentionTask) == 48);
 inline constexpr int kTaskBytes = kConsumerWarps * sizeof(AttentionTask);
-template <int kKey, int kValue>
-inline constexpr int kRowsScratch =
-    static_cast<int>(attends_beside_few(kKey, kValue) ? kFewScratchBytes : kScratchBytes) - kTaskBytes;
+inline constexpr int kRowsScratch = static_cast<int>(kFewScratchBytes) - kTaskBytes;
 
 // What both ways of attention share: the tile at hand, and what becomes of rows. A row is a token of the item and a
 // query head of the group.

@@ -13,7 +13,6 @@ ARK_DEVICE float rest_of(float x) {
   return x - dev::to_f32(dev::from_f32<W>(x));
 }
 
-inline constexpr i64 kPartsTogether = 16;
 // The part of an element of x, which begins at a multiple of kPartsTogether.
 template <class X, class Float>
 ARK_DEVICE X* part_at(Float* x, i64 element) {

@@ -61,7 +61,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
     tokens += s.count;
     longest = std::max<int64_t>(longest, s.cached + s.count);
   }
-  stages_ = tokens <= kFewRows ? images[0]->few_stages(machine.stages) : machine.stages;
+  stages_ = tokens <= kFewRows ? images[0]->few_stages(machine.stages) : machine.stages;  // rows are no more
   const SymbolValues symbols = {{"items", std::ssize(items_)},
                                 {"pages", options.limits.pages},
                                 {"rows", std::ssize(shape.sequences)},

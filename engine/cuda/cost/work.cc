@@ -278,7 +278,6 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
   const bool is_mma = attends_on_tensor_cores(s.format, s.key, s.value), has_slopes = i.attention.slopes != 0,
              has_sinks = i.attention.sinks != 0;
   const int32_t at_once = is_mma ? 16 : 4;  // rows
-  const u32 scratch = t.machine().tiles.scratch;
   Work all;
   for (int64_t number = tiles.first; number < tiles.last; ++number) {
     const AttentionTile tile = tile_of(t, number);
@@ -302,8 +301,7 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       const AttentionPass pass{s,          count,    blocks,
                                last_keys,  is_far,   first == begin && number < tiles.first + kTilesAhead,
                                has_slopes, has_sinks};
-      all += is_mma ? mma_rows(pass, attends_beside_few(s.key, s.value) ? few_scratch(scratch) : scratch)
-                    : fma_rows(pass);
+      all += is_mma ? mma_rows(pass, few_scratch(t.machine().tiles.scratch)) : fma_rows(pass);
       if (is_far)
         all.bytes +=
             int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;

