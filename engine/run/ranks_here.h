@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/machine.h"
+#include "base/cores.h"
 
 namespace ark {
 
@@ -21,9 +21,9 @@ struct RanksHere {
   // Theirs alone.
   int threads(int threads, int ranks) const;
   // Cores::node of one of this process's ranks.
-  int node(int rank, int ranks, int threads) const;
+  int node(int rank, int ranks, int threads, const Cores& cores = Cores()) const;
   // Cores::seats of the threads of `own` ranks of this process, from `rank` on; empty: nobody has one.
-  std::vector<CpuList> seats(int rank, int own, int ranks, int threads) const;
+  std::vector<CpuList> seats(int rank, int own, int ranks, int threads, const Cores& cores = Cores()) const;
 };
 
 }  // namespace ark

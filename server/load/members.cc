@@ -24,10 +24,12 @@ Member Member::here() {
   cpu_set_t set;
   CPU_ZERO(&set);
   ::sched_getaffinity(0, sizeof set, &set);
-  const std::string container = "/" + std::to_string(place.pid_namespace);
+  const std::string container = place.machine + "/" + std::to_string(place.pid_namespace);
+  // Containers of a machine that have the same processors compete for them, unless each has a quota.
   const bool has_quota = cpu_quota() < CPU_COUNT(&set);
-  return {name, place.machine + container,
-          sha256_hex({reinterpret_cast<const char*>(&set), sizeof set}) + (has_quota ? container : ""),
+  return {name, container,
+          (has_quota ? container : place.machine) + " " +
+              sha256_hex({reinterpret_cast<const char*>(&set), sizeof set}),
           Cores().threads(), available_memory()};
 }
 
@@ -40,14 +42,9 @@ std::vector<Member> gather_members(dma::Bootstrap& bootstrap, dma::Deadline dead
 }
 
 RanksHere ranks_here(std::span<const Member> members, int rank) {
-  // Containers of a machine that have the same processors compete for them, unless each has a quota.
-  const auto processors = [](const Member& m) {
-    return std::pair(std::string_view(m.machine).substr(0, m.machine.find('/')), std::string_view(m.cpu_set));
-  };
-  const Member& own = members[static_cast<std::size_t>(rank)];
   RanksHere here;
   for (std::size_t other = 0; other < members.size(); ++other) {
-    if (processors(members[other]) != processors(own)) continue;
+    if (members[other].cpu_set != members[static_cast<std::size_t>(rank)].cpu_set) continue;
     ++here.count;
     here.place += other < static_cast<std::size_t>(rank);
   }

@@ -16,8 +16,8 @@ namespace ark {
 
 struct Member {
   std::string host;     // its machine's name, for people
-  std::string machine;  // its boot / namespace of processes: equal for ranks that share memory and processors
-  std::string cpu_set;  // the processors that it may run on there; or its container's share of them
+  std::string machine;  // equal for ranks that share memory and processors: a container is one
+  std::string cpu_set;  // equal for ranks that compete for the same processors, of whatever containers
   int32_t cpus = 1;     // and how many of them at once
   int64_t memory = 0;   // that it may still take there
 
@@ -37,7 +37,7 @@ struct Site {
   int32_t cpus = 0;
   int64_t memory = 0;
 };
-// Of a rank: who is on its machine, in whatever container, with the same processors.
+// Of a rank: who competes for its processors.
 RanksHere ranks_here(std::span<const Member> members, int rank);
 
 // In the order of their first ranks. Without members: `ranks` threads of this process.

@@ -42,7 +42,7 @@ RunnerSetup device_for(int32_t tokens, int ranks, int processors, int groups,
 }
 
 // Logits of all tokens, of one step.
-Rows rows_of(StepRunner& runner, const std::vector<int32_t>& prompt) {
+Rows all_rows(StepRunner& runner, const std::vector<int32_t>& prompt) {
   StepDescriptor step;
   Sequence s{.slot = 0, .tokens = prompt};
   const auto count = static_cast<int32_t>(prompt.size());
@@ -130,8 +130,8 @@ TEST_P(WideProducts, AreNearTheCpu) {
   const DecoderModel short_model = c.is_gpt2 ? gpt2_tokens(o) : llama_tokens(o);
   cpu.activations = Activations::kBF16;
   for (RunnerSetup* s : {&cpu, &gpu}) s->max_rows = c.tokens;
-  const Rows expected = rows_of(*make_runner(short_model, cpu), prompt),
-             got = rows_of(*make_runner(short_model, gpu), prompt);
+  const Rows expected = all_rows(*make_runner(short_model, cpu), prompt),
+             got = all_rows(*make_runner(short_model, gpu), prompt);
   ASSERT_EQ(expected.size(), prompt.size());
   int near = 0;
   for (std::size_t r = 0; r < expected.size(); ++r) {
@@ -176,23 +176,13 @@ TEST(WideProductsOrder, BitsDependOnNoNumberOfProcessors) {
 TEST(WideProductsOrder, RingsOfFewAndManyRowsFollowEachOther) {
   constexpr int32_t kTokens = 130;
   const DecoderModel model = llama_tokens(shape_of(DType::kBF16));
+  const auto prompt = random_tokens(kTokens, 9, 300);
   for (const auto numerics : {cuda::Numerics::kExact, cuda::Numerics::kFast}) {
     const RunnerSetup setup = device_for(kTokens + 8, 1, 3, 0, numerics);
-    const auto rows_of = [&](const std::vector<int32_t>& chunks) {
-      const auto runner = make_runner(model, setup);
-      Sequence s{.slot = 0, .tokens = random_tokens(kTokens, 9, 300)};
-      int32_t next_page = 0;
-      Rows rows;
-      for (const int32_t count : chunks) {
-        StepDescriptor step;
-        add_chunk(step, s, count, setup.page_size, next_page, true, kWantLogits);
-        runner->post(step);
-        rows = {wait_for(*runner).rows[0].logits};
-      }
-      EXPECT_EQ(s.cached, kTokens);
-      return rows;
+    const auto last_of = [&](const std::vector<int32_t>& chunks) {
+      return Rows{run_chunks(*make_runner(model, setup), {.tokens = prompt}, chunks).back()};
     };
-    const Rows mixed = rows_of({2, 40, 8, 1, 40, 30, 1, 8}), alone = rows_of({kTokens});
+    const Rows mixed = last_of({2, 40, 8, 1, 40, 30, 1, 8}), alone = last_of({kTokens});
     if (numerics == cuda::Numerics::kExact) {
       EXPECT_TRUE(same_bits(mixed, alone));
     }

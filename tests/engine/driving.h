@@ -110,6 +110,19 @@ inline void add_chunk(StepDescriptor& step, Sequence& s, int32_t count, int32_t 
   step.rows.push_back(row);
 }
 
+// A sequence's tokens by chunks, a step each: the logits of each one's last token. `next_page`: where its pages begin.
+inline std::vector<std::vector<float>> run_chunks(StepRunner& runner, Sequence s,
+                                                  const std::vector<int32_t>& chunks, int32_t next_page = 0) {
+  std::vector<std::vector<float>> logits;
+  for (const int32_t chunk : chunks) {
+    StepDescriptor step;
+    add_chunk(step, s, chunk, runner.limits().page_size, next_page, true, kWantLogits);
+    runner.post(step);
+    logits.push_back(wait_for(runner).rows[0].logits);
+  }
+  return logits;
+}
+
 // Logits of the last token of `prompt`, prefilled `chunk` tokens a step, then `extra` greedy tokens; all
 // rows' logits.
 inline std::vector<std::vector<float>> run_greedy(StepRunner& runner, const std::vector<int32_t>& prompt,

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/cores.h"
+#include <numeric>
 
 namespace ark {
 namespace {
@@ -17,20 +17,22 @@ TEST(RanksHere, CountThreadsOfThoseThatShareProcessors) {
   EXPECT_EQ(processors_of(16, 3), 5);
 }
 
-// On this machine, whatever it is: ranks of other machines change nothing, neighbours get different cores.
+// Of a machine of 16 cores that tells nothing else.
 TEST(RanksHere, SeatsAreThoseOfTheMachineWhereverOthersAre) {
-  const int cores = Cores().threads();
-  const std::vector<CpuList> all = Cores().seats(cores);
-  EXPECT_EQ(RanksHere{}.seats(0, 1, 1, cores), all);
-  EXPECT_EQ((RanksHere{1, 0}.seats(3, 1, 4, 4 * cores)), all) << "rank 3 of 4, alone on its machine";
-  if (all.empty() || cores % 2 != 0)
-    GTEST_SKIP() << "this machine has no seats to share: " << cores << " threads";
-  std::vector<CpuList> both = RanksHere{2, 0}.seats(2, 1, 4, 2 * cores);
-  ASSERT_EQ(static_cast<int>(both.size()), cores / 2);
-  const std::vector<CpuList> second = RanksHere{2, 1}.seats(3, 1, 4, 2 * cores);
-  both.insert(both.end(), second.begin(), second.end());
-  EXPECT_EQ(both, all) << "ranks 2 and 3 of 4";
-  EXPECT_EQ((RanksHere{2, 1}.node(3, 4, 2 * cores)), Cores().node(1, 2, cores));
+  CpuList cpus(16);
+  std::iota(cpus.begin(), cpus.end(), 0);
+  const Cores cores(cpus, testing::TempDir() + "no such folder");
+  const std::vector<CpuList> all = cores.seats(16);
+  ASSERT_EQ(all.size(), 16u);
+  const std::vector<CpuList> first(all.begin(), all.begin() + 8), second(all.begin() + 8, all.end());
+  EXPECT_EQ(RanksHere{}.seats(0, 2, 2, 16, cores), all) << "both ranks of one process";
+  EXPECT_EQ((RanksHere{1, 0}.seats(3, 1, 4, 64, cores)), all) << "rank 3 of 4, alone on its machine";
+  EXPECT_EQ((RanksHere{2, 0}.seats(2, 1, 4, 32, cores)), first) << "ranks 2 and 3 of 4";
+  EXPECT_EQ((RanksHere{2, 1}.seats(3, 1, 4, 32, cores)), second);
+  const std::vector<CpuList> of_three(all.begin() + 5, all.begin() + 10);
+  EXPECT_EQ((RanksHere{3, 1}.seats(1, 1, 3, 16, cores)), of_three) << "one core is left over";
+  EXPECT_EQ((RanksHere{2, 0}.seats(0, 1, 4, 64, cores)), std::vector<CpuList>()) << "more threads than cores";
+  EXPECT_EQ((RanksHere{2, 1}.node(3, 4, 32, cores)), cores.node(1, 2, 16));
 }
 
 }  // namespace

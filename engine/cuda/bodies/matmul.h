@@ -21,6 +21,7 @@
 
 #include "engine/cuda/bodies/product_output.h"
 #include "engine/cuda/bodies/wide_product.h"
+#include "engine/cuda/ring.h"
 
 namespace ark::cuda {
 

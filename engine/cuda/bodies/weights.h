@@ -4,7 +4,6 @@
 
 #include "engine/cuda/bodies/codes.h"
 #include "engine/cuda/bodies/x_rows.h"
-#include "engine/cuda/ring.h"
 
 namespace ark::cuda {
 

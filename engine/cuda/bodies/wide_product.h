@@ -10,6 +10,7 @@
 
 #include "engine/cuda/bodies/product_output.h"
 #include "engine/cuda/bodies/weights.h"
+#include "engine/cuda/ring.h"
 
 namespace ark::cuda {
 

@@ -167,20 +167,9 @@ RunnerSetup setup_of(const AttentionCase& c) {
 }
 
 // The last row of each chunk.
-Rows run_chunks(const AttentionModel& model, const AttentionCase& c, const std::vector<int32_t>& tokens,
-                const std::vector<int32_t>& chunks) {
-  const RunnerSetup setup = setup_of(c);
-  const auto runner = make_runner(model.model(), setup);
-  Sequence s{.slot = 1, .tokens = tokens};
-  int32_t page = 3;
-  Rows rows;
-  for (const int32_t chunk : chunks) {
-    StepDescriptor step;
-    add_chunk(step, s, chunk, setup.page_size, page, true, kWantLogits);
-    runner->post(step);
-    rows.push_back(wait_for(*runner).rows[0].logits);
-  }
-  return rows;
+Rows last_rows(const AttentionModel& model, const AttentionCase& c, const std::vector<int32_t>& tokens,
+               const std::vector<int32_t>& chunks) {
+  return run_chunks(*make_runner(model.model(), setup_of(c)), {.slot = 1, .tokens = tokens}, chunks, 3);
 }
 
 class Attention : public ::testing::TestWithParam<AttentionCase> {};
@@ -195,7 +184,7 @@ TEST_P(Attention, IsASoftmaxOverWhatARowSees) {
   for (const int32_t chunk : {37, 1, 2, 17}) few.push_back(chunk), left -= chunk;
   for (; left > 3; left -= few.back()) few.push_back(std::min(40, left - 3));
   for (; left > 0; --left) few.push_back(1);
-  const Rows rows = run_chunks(model, c, tokens, few);
+  const Rows rows = last_rows(model, c, tokens, few);
   int32_t at = 0;
   for (std::size_t i = 0; i < few.size(); ++i) {
     at += few[i];
@@ -209,7 +198,7 @@ TEST_P(Attention, IsASoftmaxOverWhatARowSees) {
   // The last row, its sequence cut otherwise.
   left = c.length;
   for (; left > 0; left -= many.back()) many.push_back(std::min(64, left));
-  EXPECT_TRUE(same_bits({rows.back()}, {run_chunks(model, c, tokens, many).back()}));
+  EXPECT_TRUE(same_bits({rows.back()}, {last_rows(model, c, tokens, many).back()}));
 }
 
 constexpr AttentionCase kCases[] = {
