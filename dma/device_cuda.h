@@ -275,6 +275,51 @@ ARK_DEVICE void st_global(T* p, T v, Site = {}) {
                  : "memory");
   }
 }
+// The same of memory whose words say themselves that they are there (engine/cuda/lamport.h): each 32-bit word of T is
+// relaxed, of the gpu scope, by itself. No acquire is needed, and nothing but these words is ordered. Not `told`: the
+// memory has no such words, so these are ld_global() and st_global(), which the emulator holds them to. T: 4, 8 or 16
+// bytes.
+template <class T>
+ARK_DEVICE T ld_words(const T* p, [[maybe_unused]] bool told = true, Site = {}) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  T v;
+  if constexpr (sizeof(T) == 4) {
+    u32 x;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    memcpy(&v, &x, 4);
+  } else if constexpr (sizeof(T) == 8) {
+    u32x2 x;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(p) : "memory");
+    memcpy(&v, &x, 8);
+  } else {
+    u32x4 x;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p)
+                 : "memory");
+    memcpy(&v, &x, 16);
+  }
+  return v;
+}
+template <class T>
+ARK_DEVICE void st_words(T* p, T v, [[maybe_unused]] bool told = true, Site = {}) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  if constexpr (sizeof(T) == 4) {
+    u32 x;
+    memcpy(&x, &v, 4);
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    u32x2 x;
+    memcpy(&x, &v, 8);
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(x.x), "r"(x.y) : "memory");
+  } else {
+    u32x4 x;
+    memcpy(&x, &v, 16);
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
+                 : "memory");
+  }
+}
 // Asks for p's line of 128 bytes in L2, so that a later load finds it there. It reads nothing, orders nothing and is
 // waited for by nobody.
 ARK_DEVICE void prefetch(const void* p, Site = {}) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }

@@ -53,6 +53,7 @@ struct BlockWords {
   RingCursor cursor;
   u32 padding;    // which is written, too: compilers load the cursor by 16 bytes
   i32 stages[2];  // of the ring; by turn % 2, as `leave`
+  i32 lamport;  // the turn's half of the rows that say themselves that they are there, plus 1; 0: it has none
 };
 static_assert(sizeof(BlockWords) <= kWordsBytes);
 
@@ -209,6 +210,22 @@ ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 need
   }
 }
 
+// The same in a function that calls none, so that its callers keep their registers: it writes no record, nor knows a
+// deadline. Others do, who wait for what its block does then: the streaming warp for a free stage, blocks for an
+// instance or for the step's end.
+template <class Done>
+ARK_DEVICE bool wait_without_calls(const Block& b, const void* word, u64 needed, Done done, dev::Site site) {
+  const u32 every = ARK_BUG(impatient) ? 1 : 64;
+  for (u32 tries = 1; !done(); ++tries) {
+    if (tries % every == 0 && (has_stopped(b) || is_stopped(b))) {
+      dev::st_shared_relaxed(&b.words->stopped, 1);
+      return false;
+    }
+    dev::pause(word, 0, needed, 0, site);
+  }
+  return true;
+}
+
 // Acquire: see wait_reached().
 template <dev::Scope S, class T>
 ARK_DEVICE T load_awaited(const T* counter, dev::Site site) {
@@ -254,6 +271,13 @@ ARK_DEVICE u64 needed_of(const Block& b, const Wait& w) {
   if (w.wide != 0) return needed;
   return needed - (ARK_BUG(wrong_epoch) ? w.stride : 0) - ARK_BUG(off_by_one_wait) + ARK_BUG(greedy_wait);
 }
+// Of an instance's waits, those of this step.
+struct Waits {
+  i32 first, count;
+  ARK_DEVICE Waits(const Block& b, const Instance& i)
+      : first(b.words->lamport != 0 ? 0 : i.few_waits),
+        count(i.waits - (b.words->lamport != 0 ? i.more_waits : i.few_waits)) {}
+};
 // Every wait is, but where a bug is seeded. `credit`: it is a receiver's, not a message.
 ARK_DEVICE bool is_awaited(const Wait& w, bool credit) {
   return w.wide == 0 ? !ARK_BUG(missing_phase_wait) : credit || !ARK_BUG(missing_arrival_wait);

@@ -45,12 +45,21 @@ bool conflict(const Touched& a, const Touched& b) {
 std::vector<std::vector<int32_t>> dependencies(const Program& program, const Binding& binding,
                                                const std::vector<int32_t>& also,
                                                const std::map<int32_t, std::vector<Access>>& more,
-                                               const std::vector<bool>& gone) {
+                                               const std::vector<bool>& gone,
+                                               const std::map<int32_t, std::vector<Access>>& less) {
   std::vector<Touched> touched;
   for (const ark::Instance& instance : unroll(program)) {
     touched.push_back(touched_by(program, binding, instance));
     if (at(instance.phase) < gone.size() && gone[at(instance.phase)])
       touched.back() = {instance.phase, {}, {}};
+  }
+  for (const auto& [instance, accesses] : less) {
+    for (const Access& a : accesses) {
+      const Range memory = memory_of(program, binding, a.buffer);
+      std::erase_if(touched[at(instance)].pieces, [&](const Touched::Piece& piece) {
+        return piece.writes == a.writes && piece.memory == memory;
+      });
+    }
   }
   for (const auto& [instance, accesses] : more) {
     for (const Access& a : accesses)

@@ -214,8 +214,9 @@ class CudaGpu final : public Gpu {
   void download(std::span<std::byte> to, uint64_t from) override {
     driver_.check(driver_.use_unless_lost().download(to.data(), from, to.size()), "a copy from its memory");
   }
-  void clear(uint64_t address, uint64_t bytes) override {
-    driver_.check(driver_.use_unless_lost().clear(address, 0, bytes), "to clear memory");
+  void fill(uint64_t address, uint64_t bytes, std::byte value) override {
+    const auto byte = std::to_integer<unsigned char>(value);
+    driver_.check(driver_.use_unless_lost().fill(address, byte, bytes), "to fill memory");
     settle();
   }
 

@@ -127,7 +127,7 @@ struct DriverApi {
   int (*host_address)(uint64_t*, void*, unsigned) = library.function("cuMemHostGetDevicePointer_v2");
   int (*upload)(uint64_t, const void*, std::size_t) = library.function("cuMemcpyHtoD_v2");
   int (*download)(void*, uint64_t, std::size_t) = library.function("cuMemcpyDtoH_v2");
-  int (*clear)(uint64_t, unsigned char, std::size_t) = library.function("cuMemsetD8_v2");
+  int (*fill)(uint64_t, unsigned char, std::size_t) = library.function("cuMemsetD8_v2");
   int (*stream_create)(DriverStream*, unsigned) = library.function("cuStreamCreate");
   int (*stream_destroy)(DriverStream) = library.function("cuStreamDestroy_v2");
   int (*stream_wait)(DriverStream) = library.function("cuStreamSynchronize");

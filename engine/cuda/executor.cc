@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/cuda/codegen.h"
+#include "engine/cuda/direct_links.h"
 #include "engine/cuda/links.h"
 #include "engine/cuda/loop_host.h"
 #include "engine/cuda/make_image.h"
@@ -151,6 +152,9 @@ class Device final : public DeviceExecutor {
       images.push_back(images_[r].get());
       places_[r].weights = upload_weights(*setups_[r].program, *setups_[r].weights, rank);
       places_[r].arena = zeroed(images_[r]->arena_bytes(), "pages and activations" + rank);
+      const Range absent = images_[r]->absent_words();
+      gpu_->fill(places_[r].arena + static_cast<uint64_t>(absent.begin),
+                 static_cast<uint64_t>(absent.end - absent.begin), std::byte{0xff});
     }
     if (setups_[0].group) {
       // Ranks of other launches. Those that are to post are so on all ranks.

@@ -149,7 +149,8 @@ class Gpu {
   // Done when they return. Shared blocks of other GPUs too.
   virtual void upload(uint64_t to, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, uint64_t from) = 0;
-  virtual void clear(uint64_t address, uint64_t bytes) = 0;
+  virtual void fill(uint64_t address, uint64_t bytes, std::byte value) = 0;
+  void clear(uint64_t address, uint64_t bytes) { fill(address, bytes, std::byte{0}); }
 
   // Compiles, or takes from the cache. Throws Error(kInternal) with the compiler's first complaint.
   virtual std::unique_ptr<Kernel> load(const KernelSource& source) = 0;

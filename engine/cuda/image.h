@@ -199,8 +199,14 @@ struct alignas(16) Instance {
   // Of matrix products: what the streaming warp reads in the table of streams; of a norm that takes up a product's
   // sums: that product's.
   Stream stream;
+  // What it exchanges by rows that say themselves that they are there (engine/cuda/lamport.h); 0: not so.
+  u64 lamport_x,
+      lamport_out;   // a product's x; its output, or that of a norm or of attention: row 0 of the first half
+  u64 lamport_sums;  // f32 [weights][groups][panels][kFewRows][panel]: of a product, or taken up by a norm
+  // Of the waits, the first ones, of steps whose instances exchange so, and the last ones, of those whose do not.
+  i32 few_waits, more_waits;
 };
-static_assert(sizeof(Instance) == 384);
+static_assert(sizeof(Instance) == 416);
 
 // Where a token's keys and values go.
 struct alignas(16) RowPlace {
@@ -234,8 +240,19 @@ struct alignas(16) RankTables {
   u64 through;         // u64: processors that have run a step, over all steps
   u64 longest;         // u64: tokens of the longest sequence of this step
   u64 sample_counts;   // u32 [min(processors, rows)][vocabulary]: room for penalties
+  u64 lamport;         // LamportState; 0: no instances exchange rows so (engine/cuda/lamport.h)
+  u64 lamport_rows;    // [2][kFewRows][lamport_pitch] floats
+  i32 lamport_pitch;   // a multiple of 16
   i32 writes_results;  // the rank whose results the host reads
   i32 max_rows;
+  i32 padding;
+};
+
+// Of the last step of few rows.
+struct alignas(16) LamportState {
+  i32 half;          // of the rows in memory
+  i32 rows, before;  // of that step, at most, and of the one before it
+  i32 padding;
 };
 
 // Words of a device; in device memory, zero at first.

@@ -81,6 +81,18 @@ Wait InstanceFiller::phase_wait(PhaseId phase, int64_t instance) const {
 
 void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
   to.first_wait = static_cast<i32>(waits.size());
+  // Of steps of few rows alone; of both; of the others alone.
+  const std::vector<int32_t>& needed = image_.needed_[number];
+  const std::vector<int32_t>& by_few = image_.lamport_.floats > 0 ? image_.lamport_.needed[number] : needed;
+  const auto add = [&](const std::vector<int32_t>& all, const std::vector<int32_t>& others, bool in_both) {
+    const std::size_t before = waits.size();
+    for (const int32_t n : all) {
+      if ((std::ranges::count(others, n) > 0) == in_both)
+        waits.push_back(phase_wait(schedule_[n].phase, schedule_[n].trip));
+    }
+    return static_cast<i32>(waits.size() - before);
+  };
+  to.few_waits = add(by_few, needed, false);
   for (const ark::Wait& wait : phase_->waits) {
     if (wait.kind == WaitKind::kPhase) continue;  // below, by instance
     const ChannelPlace& place = places_.channels[wait.channel];
@@ -101,8 +113,8 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
     w.wide = 1;
     waits.push_back(w);
   }
-  for (const int32_t before : image_.needed_[number])
-    waits.push_back(phase_wait(schedule_[before].phase, schedule_[before].trip));
+  add(needed, by_few, true);
+  to.more_waits = add(needed, by_few, false);
   to.waits = static_cast<i32>(waits.size()) - to.first_wait;
   if (to.waits > kMaxWaits) operands_->refuse("more than " + std::to_string(kMaxWaits) + " waits");
 }
@@ -156,13 +168,26 @@ void InstanceFiller::fill_operands(std::size_t number, Instance& to) {
   places.aux = places_.arena + image_.aux_ + number * kAuxSizes * sizeof(Size);
   places.aux_sizes = &aux[number * kAuxSizes];
   if (op.fill) op.fill(*operands_, places, to);
+  if (image_.lamport_.floats > 0) {
+    to.lamport_x = lamport_place(image_.lamport_.x[number]);
+    to.lamport_out = lamport_place(image_.lamport_.out[number]);
+  }
   if (const auto taken = image_.taken_up_.find(static_cast<int32_t>(number)); taken != image_.taken_up_.end())
     fill_taken_up(taken->second, to);
   if (!is_product(op.code)) return;
   fill_appended(to);
+  to.lamport_sums = lamport_sums(stream_);
   to.stream = image_.stream_at(stream_++, places_);
   to.stream.m = operands_->one_size(0, 0, operands_->rank(0) - 1, "the number of rows");
   streams.push_back(to.stream);
+}
+
+// Floats behind the first ones of all that steps of few rows exchange so.
+uint64_t InstanceFiller::lamport_place(int64_t floats) const {
+  return floats == kNone ? 0 : places_.arena + image_.lamport_rows_ + static_cast<uint64_t>(floats) * 4;
+}
+uint64_t InstanceFiller::lamport_sums(std::size_t stream) const {
+  return image_.lamport_.floats == 0 ? 0 : lamport_place(image_.lamport_.sums[stream]);
 }
 
 // Of a product: what it does with its tiles instead of a phase behind it.
@@ -179,6 +204,7 @@ void InstanceFiller::fill_appended(Instance& to) {
 void InstanceFiller::fill_taken_up(std::size_t stream, Instance& to) {
   const ark::Instance& own = schedule_[at(image_.stream_instances_[stream])];
   const PhaseOperands product(program_, program_.phases[own.phase], own.trip);
+  to.lamport_sums = lamport_sums(stream);
   to.stream = image_.stream_at(stream, places_);
   to.stream.m = product.one_size(0, 0, product.rank(0) - 1, "the number of rows");
   to.norm.product_bias = product.has(2) ? address(product.id(2)) : 0;

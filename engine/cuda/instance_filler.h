@@ -30,6 +30,8 @@ class InstanceFiller {
   void fill_taken_up(std::size_t stream, Instance& to);
 
   uint64_t address(BufferId buffer) const;
+  uint64_t lamport_place(int64_t floats) const;
+  uint64_t lamport_sums(std::size_t stream) const;
   Wait phase_wait(PhaseId phase, int64_t instance) const;
 
   const RankImage& image_;

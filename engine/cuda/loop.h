@@ -6,6 +6,7 @@
 // runs ahead through the matrix products of the step and fills the ring of weights.
 #pragma once
 
+#include "engine/cuda/lamport.h"
 #include "engine/cuda/messages.h"
 #include "engine/cuda/producer.h"
 #include "engine/cuda/ring.h"
@@ -139,8 +140,10 @@ ARK_APART bool open_turn(const LoopParameters& p) {
   }
   if (*leave != 0) return false;
   const i32 rows = most_rows(b);  // asked for beside vals
+  const LamportState lamport = lamport_state(b);
   read_vals(b);
   choose_ring(b, rows);
+  open_lamport(b, rows, lamport);
   return true;
 }
 
@@ -216,8 +219,9 @@ ARK_APART bool await_instance(const LoopParameters& p, i32 n) {
   const InstanceBuffers now = instance_buffers(b, n);
   const Instance& i = *now.instances;
   trace(b, i.phase, 0);
-  if (b.thread < i.waits) {
-    const Wait& w = now.waits[b.thread];
+  const Waits own(b, i);
+  if (b.thread < own.count) {
+    const Wait& w = now.waits[own.first + b.thread];
     const bool credit = i.messages > 0 && i.readers_period == 0;
     const u64 needed = needed_of(b, w);
     const bool is_asked = is_awaited(w, credit);

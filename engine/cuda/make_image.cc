@@ -68,13 +68,15 @@ void RankImage::plan_schedule() {
   takers_ = takers(p, *setup_.binding, longest_row(tiles_));
   std::vector<int32_t> also(instances.size(),
                             kNone);  // for sums of device code, which the program does not know
+  std::vector<int32_t> after_attention = also;
   int32_t last_attention = kNone;
   for (std::size_t i = 0; i < instances.size(); ++i) {
     const Phase& phase = p.phases[instances[i].phase];
     const Variant& variant = p.variants[phase.variant];
     bases_.push_back(is_product(variant.code) ? next_base_ : kNone);
     if (is_product(variant.code)) also[i] = plan_stream(instances, static_cast<int32_t>(i));
-    if (variant.code == OpCode::kAttention) also[i] = std::exchange(last_attention, static_cast<int32_t>(i));
+    if (variant.code == OpCode::kAttention)
+      also[i] = after_attention[i] = std::exchange(last_attention, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
       const Buffer& q = p.buffers[resolve(p, phase, phase.operands[0], instances[i].trip)];
       const Buffer& keys = p.buffers[resolve(p, phase, phase.operands[1], instances[i].trip)];
@@ -85,10 +87,28 @@ void RankImage::plan_schedule() {
   for (const auto& [norm, stream] : taken_up_)
     more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
   needed_ = dependencies(p, *setup_.binding, also, more, appended().done());
+  plan_few(after_attention, more);
   place_few(instances);
   instance_count_ = static_cast<int32_t>(std::count_if(
       instances.begin(), instances.end(), [&](const auto& i) { return !appended().is_done(i.phase); }));
   plan_memory(instances.size());
+}
+
+// Steps of few rows: what they exchange without counters. `also`, `more`: of dependencies().
+void RankImage::plan_few(const std::vector<int32_t>& also,
+                         const std::map<int32_t, std::vector<Access>>& more) {
+  if (!leaves_scratch_) return;  // rows are not few where tokens are
+  std::vector<SharedSums> sums;
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    const Stream& own = streams_[s];
+    const int64_t rows = (int64_t{weights_of(own)} << own.few_bits) * own.panels * kFewRows;
+    const int32_t instance = stream_instances_[s];
+    sums.push_back({instance, own.few_bits > 0 ? rows * own.panel : 0,
+                    own.arrivals == kNowhere ? takers_[at(instance)] : kNone});
+  }
+  LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), variants_.parts(number_),
+                                  few_sizes(), sums, also, more);
+  if (fits(*setup_.program, plan, needed_)) lamport_ = std::move(plan);
 }
 
 // Where what few processors take begins: behind processor 0, which has the borders of steps to look after; or, if the
@@ -192,6 +212,11 @@ void RankImage::place_beside(Stream& s, std::span<const ark::Instance> all, int3
   }
 }
 
+// Of a step of kFewRows tokens.
+SymbolValues RankImage::few_sizes() const {
+  return {{"items", kFewRows}, {"pages", options_.limits.pages}, {"rows", kFewRows}, {"tokens", kFewRows}};
+}
+
 // How it is cut, and the room of what tiles share. `partials`: kNowhere if they never do; `arrivals`: also if the norm
 // behind takes their sums up.
 void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up) {
@@ -206,8 +231,7 @@ void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up) {
                  .takes_wide_tiles = variants_.numerics() == Numerics::kFast &&
                                      tiles_.scratch == kLargeTiles.scratch && variants_.parts(number_).of(x)};
   const std::vector<ValId>& dims = p.buffers[x].dims;
-  const SymbolValues few = {
-      {"items", kFewRows}, {"pages", options_.limits.pages}, {"rows", kFewRows}, {"tokens", kFewRows}};
+  const SymbolValues few = few_sizes();
   int64_t few_rows = 1;
   for (std::size_t a = 0; a + 1 < dims.size(); ++a) {
     how.rows *= p.vals[dims[a]].max;
@@ -293,6 +317,9 @@ void RankImage::plan_memory(uint64_t instances) {
   partials_ = take(kPartialRooms * partial_bytes_);
   arrivals_ = words(static_cast<int64_t>(arrival_words_));
   plan_attention();
+  if (lamport_.floats == 0) return;
+  lamport_state_ = take(sizeof(LamportState));
+  lamport_rows_ = take(static_cast<uint64_t>(lamport_.floats) * 4);
 }
 
 // Per row (token and head) and split: sums of values, maximum and sum of weights, padded.
@@ -323,6 +350,10 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
                        &t.last_tokens, &t.page_tokens, &t.positions, &t.token_slots, &t.places, &t.items,
                        &t.ready, &t.longest, &t.through, &t.sample_counts, &t.readers}) {
     *address += places.arena;
+  }
+  if (lamport_.floats > 0) {
+    t.lamport = places.arena + lamport_state_, t.lamport_rows = places.arena + lamport_rows_;
+    t.lamport_pitch = lamport_.pitch;
   }
   t.token_ids = places.arena + buffers_[p.token_ids];
   t.step_positions = p.positions == kNone ? 0 : places.arena + buffers_[p.positions];
@@ -363,36 +394,6 @@ std::vector<std::byte> RankImage::tables(const RankPlaces& places) const {
     cache += sizeof pages;
   }
   return bytes;
-}
-
-void connect(std::span<const RankImage* const> images, std::span<RankPlaces> places) {
-  for (std::size_t r = 0; r < images.size(); ++r)
-    places[r].channels.resize(images[r]->program().channels.size());
-  for (std::size_t r = 0; r < images.size(); ++r) {
-    const Program& p = images[r]->program();
-    for (std::size_t c = 0; c < p.channels.size(); ++c) {
-      const Channel& out = p.channels[c];
-      if (!out.outgoing) continue;
-      const auto peer = static_cast<std::size_t>(out.peer);
-      ARK_CHECK(peer < images.size() && images[peer]->program().rank == out.peer,
-                "ranks of a device in rank order");
-      const std::vector<Channel>& theirs = images[peer]->program().channels;
-      const auto in = std::find_if(theirs.begin(), theirs.end(), [&](const Channel& channel) {
-        return !channel.outgoing && channel.peer == p.rank && channel.name == out.name;
-      });
-      ARK_CHECK(in != theirs.end(), "a channel without an end at its peer");
-      const auto number = static_cast<int32_t>(in - theirs.begin());
-      const auto bytes = static_cast<uint64_t>(inbox_half(*in));
-      ChannelPlace& sender = places[r].channels[c];
-      ChannelPlace& receiver = places[peer].channels[number];
-      const uint64_t inbox = places[peer].arena + images[peer]->inbox_offset(number);
-      const uint64_t credits = places[r].arena + images[r]->counter_offset(static_cast<int32_t>(c));
-      const uint64_t arrivals = places[peer].arena + images[peer]->counter_offset(number);
-      sender = {.slots = inbox, .slot_bytes = bytes, .slot_count = 2, .raised = arrivals, .awaited = credits};
-      receiver = {
-          .slots = inbox, .slot_bytes = bytes, .slot_count = 2, .raised = credits, .awaited = arrivals};
-    }
-  }
 }
 
 }  // namespace ark::cuda

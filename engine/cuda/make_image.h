@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/cuda/image.h"
+#include "engine/cuda/lamport_plan.h"
 #include "engine/cuda/variants.h"
 #include "engine/program/unroll.h"
 #include "engine/run/executor.h"
@@ -59,6 +60,10 @@ class RankImage {
   uint64_t counter_offset(int32_t channel) const {
     return channel_counters_ + static_cast<uint64_t>(channel) * kLineBytes;
   }
+  // Part of the arena, whose bytes start as ones: lamport.h's kAbsent.
+  Range absent_words() const {
+    return {static_cast<int64_t>(lamport_rows_), static_cast<int64_t>(lamport_rows_) + lamport_.floats * 4};
+  }
   // Of RingTickets, for posted links.
   uint64_t tickets_offset() const { return tickets_; }
   // What the arena starts with.
@@ -72,6 +77,8 @@ class RankImage {
   friend class InstanceFiller;
   void plan_memory(uint64_t instances);
   void plan_attention();
+  void plan_few(const std::vector<int32_t>& also, const std::map<int32_t, std::vector<Access>>& more);
+  SymbolValues few_sizes() const;
   void plan_schedule();
   const Appended& appended() const { return variants_.appended(number_); }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
@@ -105,6 +112,7 @@ class RankImage {
   std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> border_at_;
   std::vector<int32_t> heads_;           // per attention variant: first query head of each KV head, heads
   std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
+  LamportPlan lamport_;                  // of steps of few rows
   // By instance: the processor that takes tile 0; products begin behind the one before.
   std::vector<int32_t> bases_;
   int32_t next_base_ = 0, instance_count_ = 0;
@@ -113,11 +121,9 @@ class RankImage {
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t tickets_ = 0;
+  uint64_t lamport_state_ = 0, lamport_rows_ = 0;
   uint64_t partials_ = 0, arrivals_ = 0, attention_partials_ = 0, attention_arrivals_ = 0;
   uint64_t table_bytes_ = 0, arena_bytes_ = 0;
 };
-
-// Places of direct links among the ranks of one device, which are all ranks: fills `channels`.
-void connect(std::span<const RankImage* const> images, std::span<RankPlaces> places);
 
 }  // namespace ark::cuda

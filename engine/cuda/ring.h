@@ -56,20 +56,12 @@ ARK_DEVICE bool acquire_stage(Block& b, const RingCursor& cursor) {
   return !b.gave_up;
 }
 
-// The same by a warp whose registers hold more than a call would leave it: it writes no record, nor knows a deadline.
-// Others do: the streaming warp, which waits for this one to free the stage, and who waits for this block's phase.
+// The same by a warp whose registers hold more than a call would leave it: wait_without_calls().
 ARK_DEVICE bool acquire_stage_without_calls(Block& b, const RingCursor& cursor,
                                             dev::Site site = dev::Site::here()) {
   if (b.gave_up) return false;
-  bool ready = true;
-  for (u32 tries = 1; !is_full(b, cursor, cursor.parity); ++tries) {
-    if (tries % 64 == 0 && (has_stopped(b) || is_stopped(b))) {
-      dev::st_shared_relaxed(&b.words->stopped, 1);
-      ready = false;
-      break;
-    }
-    dev::pause(b.full + cursor.stage, 0, cursor.parity, 0, site);
-  }
+  const bool ready = wait_without_calls(
+      b, b.full + cursor.stage, cursor.parity, [&] { return is_full(b, cursor, cursor.parity); }, site);
   b.gave_up = dev::ballot(!ready) != 0;
   return !b.gave_up;
 }
@@ -99,10 +91,6 @@ ARK_DEVICE void invalidate_stage(dev::Mbarrier* full, int stage) {
   dev::mbarrier_inval(full + kMaxStages + stage);
 }
 
-// The most rows that any product of the step has: of all tokens, or of those whose logits are wanted.
-ARK_DEVICE i32 most_rows(const Block& b) {
-  return dev::max(record_count(b, StepArray::kTokens), record_count(b, StepArray::kRows));
-}
 // A ring for a step of so many rows, of which no stage is in use. What consumers have written to the scratch in steps
 // of more, copies may take the place of behind the next barrier.
 ARK_DEVICE void choose_ring(const Block& b, i32 rows) {

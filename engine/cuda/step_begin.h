@@ -13,6 +13,11 @@ ARK_DEVICE i32 record_count(const Block& b, StepArray which) {
   return static_cast<i32>(dev::ld_global(&at<const StepRecord>(b.p.record)->extent(which).count));
 }
 
+// The most rows that any product of the step has: of all tokens, or of those whose logits are wanted.
+ARK_DEVICE i32 most_rows(const Block& b) {
+  return dev::max(record_count(b, StepArray::kTokens), record_count(b, StepArray::kRows));
+}
+
 // In order: a later delta of the same entry wins.
 ARK_DEVICE void apply_page_deltas(const Block& b) {
   const PageDelta* deltas = record_array<PageDelta>(b, StepArray::kPageDeltas);
@@ -117,6 +122,20 @@ ARK_DEVICE void cut_items(const Block& b) {
   if (b.lane == 0) *at<u64>(b.rank->longest) = static_cast<u64>(longest);
 }
 
+// A step of few rows takes the other half of the memory than the one before (engine/cuda/lamport.h).
+ARK_DEVICE void count_lamport(const Block& b) {
+  const i32 rows = most_rows(b);
+  if (b.thread != 0 || b.rank->lamport == 0 || rows > kFewRows) return;
+  LamportState* state = at<LamportState>(b.rank->lamport);
+  state->half ^= !ARK_BUG(same_half);
+  state->before = state->rows;
+  state->rows = rows;
+}
+// As all see it once the step is open; where there is none, zeros.
+ARK_DEVICE LamportState lamport_state(const Block& b) {
+  return b.rank->lamport == 0 ? LamportState{} : dev::ld_global(at<const LamportState>(b.rank->lamport));
+}
+
 // All consumer threads of the rank's processor 0, while no processor of the rank is inside a step.
 ARK_DEVICE void begin_step(const Block& b) {
   apply_page_deltas(b);
@@ -124,6 +143,7 @@ ARK_DEVICE void begin_step(const Block& b) {
   copy_pages(b);
   place_tokens(b);
   cut_items(b);
+  count_lamport(b);
 }
 
 }  // namespace ark::cuda

@@ -153,10 +153,12 @@ TEST(Cost, IsTheLongestChainOfWaitsWhereHopsAloneTakeTime) {
   const Loop loop(model_of("gpt2-124m-f16"));
   const StepTables tables = loop.tables(rates, 1, 1);  // no tiles share outputs: no hops but the waits'
   std::vector<int> longest;
-  for (const auto& needed : tables.needs()) {
+  for (std::size_t i = 0; i < tables.needs().size(); ++i) {
     longest.push_back(0);
-    for (const int32_t n : needed)
-      longest.back() = std::max(longest.back(), longest[static_cast<std::size_t>(n)] + 1);
+    for (const auto* all : {&tables.needs()[i], &tables.told()[i]}) {
+      for (const int32_t n : *all)
+        longest.back() = std::max(longest.back(), longest[static_cast<std::size_t>(n)] + 1);
+    }
   }
   EXPECT_NEAR(replay(tables, rates, 1).us, *std::max_element(longest.begin(), longest.end()), 0.001);
 }

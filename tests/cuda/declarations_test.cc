@@ -51,7 +51,7 @@ ARK_SAME_CALL(host_unregister, cuMemHostUnregister);
 ARK_SAME_CALL(host_address, cuMemHostGetDevicePointer_v2);
 ARK_SAME_CALL(upload, cuMemcpyHtoD_v2);
 ARK_SAME_CALL(download, cuMemcpyDtoH_v2);
-ARK_SAME_CALL(clear, cuMemsetD8_v2);
+ARK_SAME_CALL(fill, cuMemsetD8_v2);
 ARK_SAME_CALL(stream_create, cuStreamCreate);
 ARK_SAME_CALL(stream_destroy, cuStreamDestroy_v2);
 ARK_SAME_CALL(stream_wait, cuStreamSynchronize);

@@ -312,6 +312,7 @@ std::vector<Bug> device_bugs() {
   const OnDecoder rows(run_at_once, 0, Link::kDirect, 64, 1),
       row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16);
   const OnDecoder wide = OnDecoder(run_wide, 1, Link::kDirect, 448, 1, DType::kF16).with_wide_tiles();
+  const OnDecoder grouped_rows(run_at_once, 2);
   // Its keys and values are, too: tiles of more than sixteen rows.
   const OnDecoder attended = OnDecoder(run_at_once, 0, Link::kDirect, 64, 1).with_kv(DType::kF16);
   return {
@@ -359,10 +360,10 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(overlapping_tiles, decode),
       ARK_DEVICE_BUG(missing_scratch_barrier, decode),
       ARK_DEVICE_BUG(divergent_collective, decode),
-      ARK_DEVICE_BUG(early_join, grouped),
+      ARK_DEVICE_BUG(early_join, grouped_rows),
       ARK_DEVICE_BUG(taken_up_without_barrier, alone),
       ARK_DEVICE_BUG(group_left_out, alone),
-      ARK_DEVICE_BUG(missing_x_wait, halves),
+      ARK_DEVICE_BUG(missing_x_wait, row_halves),
       ARK_DEVICE_BUG(x_over_sums, rows),
       ARK_DEVICE_BUG(copied_into_use, row_halves),
       ARK_DEVICE_BUG(wide_missing_x_wait, wide),
@@ -372,6 +373,13 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(rest_left_out, halves),
       ARK_DEVICE_BUG(appended_without_barrier, decode),
       ARK_DEVICE_BUG(stale_places, decode),
+      // rows and sums that say themselves that they are there
+      ARK_DEVICE_BUG(x_not_awaited, decode),
+      ARK_DEVICE_BUG(same_half, decode),
+      ARK_DEVICE_BUG(half_not_cleared, halves),
+      ARK_DEVICE_BUG(sums_not_awaited, grouped),
+      ARK_DEVICE_BUG(sums_not_cleared, grouped),
+      ARK_DEVICE_BUG(every_one_gathers, grouped),
       // attention on tensor cores
       ARK_DEVICE_BUG(queries_without_barrier, attended),
       ARK_DEVICE_BUG(merged_without_barrier, attended),

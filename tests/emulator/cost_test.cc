@@ -58,8 +58,7 @@ RunnerSetup setup_of(const Loop& loop, int32_t processors) {
   return setup;
 }
 
-// A prompt, a token, prompts beside it, and a token of each: one row of x, some of them, more than tensor cores have
-// columns of.
+// A prompt; a token; some of several sequences, more than tensor cores have columns of; a few of some.
 struct Driven {
   std::shared_ptr<WorkLog> log = std::make_shared<WorkLog>();
   std::vector<StepShape> steps;
@@ -95,6 +94,7 @@ Driven drive(const Loop& loop, int32_t processors, int steps,
   run({{0, loop.tokens}});
   if (steps > 1) run({{0, 1}});
   if (steps > 2) run({{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 2}, {6, 1}, {7, 3}});
+  if (steps > 2) run({{0, 1}, {5, 4}, {7, 2}});
   return driven;
 }
 
@@ -215,11 +215,9 @@ const Lie kLies[] = {
      [](const Counts& said, const Counts& counted) {
        return counted.fences == said.fences + 1 && counted.atomics == said.atomics;
      }},
-    {"a hidden dependent load", "engine/cuda/bodies/rows.h",
-     "float* x = at<float>(a.x) + row * n;\n      float* out = at<float>(a.out)",
+    {"a hidden dependent load", "engine/cuda/bodies/rows.h", "float* x = at<float>(a.x) + row * n;\n",
      "float* x = at<float>(a.x) + row * n +\n"
-     "          (dev::block_id() == 2 && dev::ld_global(at<const u32>(a.x)) == 0x7fc12345u);\n"
-     "      float* out = at<float>(a.out)",
+     "          (dev::block_id() == 2 && dev::ld_global(at<const u32>(a.x)) == 0x7fc12345u);\n",
      [](const Counts& said, const Counts& counted) {
        return counted.loads > said.loads && counted.fences == said.fences;
      }},
@@ -227,10 +225,10 @@ const Lie kLies[] = {
      "  if (dev::block_id() == 3) dev::red_release_add<dev::Scope::gpu>(at<u32>(i.readers), 0u);\n"
      "  // Release: publishes this processor's tiles;",
      [](const Counts& said, const Counts& counted) { return counted.atomics == said.atomics + 1; }},
-    {"a wait more", "engine/cuda/loop.h", "  if (b.thread < i.waits) {",
+    {"a wait more", "engine/cuda/loop.h", "  if (b.thread < own.count) {",
      "  if (dev::block_id() == 4 && b.thread == 64)\n"
      "    wait_reached<dev::Scope::gpu>(b, {LoopWait::kPhase}, at<const u64>(b.rank->ready), u64{0});\n"
-     "  if (b.thread < i.waits) {",
+     "  if (b.thread < own.count) {",
      [](const Counts& said, const Counts& counted) {
        return counted.fences == said.fences + 1 && counted.atomics == said.atomics;
      }},

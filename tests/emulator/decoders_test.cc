@@ -2,6 +2,10 @@
 // executor.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
 #include "engine/compile.h"
 #include "engine/cuda/image.h"
 #include "engine/cuda/variants.h"
@@ -66,6 +70,46 @@ INSTANTIATE_TEST_SUITE_P(Exported, Fixture,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+// Rows that say themselves that they are there lie where those of earlier steps have lain: steps of few rows, fewer and
+// more than the one before, with others between them, give the bits of one step.
+TEST(FewRows, OfAnyNumberInTurnsGiveTheSameBits) {
+  for (const DType weight : {DType::kF32, DType::kF16}) {
+    TokenGraphOptions o;
+    o.kv_heads = 2, o.head_dim = 16, o.hidden = 64, o.intermediate = 192, o.weight = weight;
+    const DecoderModel model = llama_tokens(o);
+    const std::vector<int32_t> chunks = {8, 1, 3, 12, 1, 7, 8, 2, 1, 1, 5};
+    const int32_t all = std::accumulate(chunks.begin(), chunks.end(), 0);
+    const auto prompt = random_tokens(all, 7, o.vocabulary);
+    for (const int groups : {0, 2}) {
+      RunnerSetup setup = device(1, 3, groups);
+      setup.max_tokens = all;
+      const Rows alone = {run_chunks(*make_runner(model, setup), {.tokens = prompt}, {all}).back()};
+      const Rows mixed = {run_chunks(*make_runner(model, setup), {.tokens = prompt}, chunks).back()};
+      EXPECT_TRUE(same_bits(alone, mixed)) << name_of(weight) << ", groups " << groups;
+    }
+  }
+}
+
+// No number is taken for one that is not there: not a NaN of all ones either.
+TEST(FewRows, OfNansOfAllOnesCome) {
+  TokenGraphOptions o;
+  o.head_dim = 16, o.hidden = 64;
+  for (const DType weight : {DType::kF32, DType::kBF16}) {
+    o.weight = weight;
+    const DecoderModel model = llama_tokens(o);
+    int poisoned = 0;
+    for (const Value& value : model.tokens.values) {
+      if (!value.constant || value.constant->dims != Dims{o.hidden}) continue;
+      std::memset(value.constant->inline_data.data.get(), 0xff, 4);
+      ++poisoned;
+    }
+    EXPECT_GT(poisoned, 0) << "the scales of norms";
+    const Rows got =
+        run_greedy(*make_runner(model, device(1, 3, 2)), random_tokens(5, 7, o.vocabulary), 4, 2);
+    for (const auto& row : got) EXPECT_TRUE(std::isnan(row[0]));
+  }
+}
 
 // How tiles are dealt must not show: any number of processors, any split of the weights' rows.
 TEST(Dealing, ChangesNoBit) {

@@ -260,10 +260,10 @@ void EmulatedGpu::download(std::span<std::byte> to, uint64_t from) {
   std::memcpy(to.data(), pointer(from), to.size());
 }
 
-void EmulatedGpu::clear(uint64_t address, uint64_t bytes) {
+void EmulatedGpu::fill(uint64_t address, uint64_t bytes, std::byte value) {
   if (!bytes) return;
   check_device(address, bytes);
-  std::memset(pointer(address), 0, bytes);
+  std::memset(pointer(address), std::to_integer<int>(value), bytes);
   world_->memory().initialise(pointer(address), bytes);
 }
 

@@ -90,7 +90,7 @@ class EmulatedGpu final : public cuda::Gpu {
   bool flush_nic_writes() noexcept override;
   void upload(uint64_t to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, uint64_t from) override;
-  void clear(uint64_t address, uint64_t bytes) override;
+  void fill(uint64_t address, uint64_t bytes, std::byte value) override;
   std::unique_ptr<cuda::Kernel> load(const cuda::KernelSource& source) override;
 
   World& world() { return *world_; }

@@ -69,6 +69,8 @@ void ark_emulator_prefetch(const void* p, Site at);  // of memory that is somebo
 // One access to a word of 4 or 8 bytes; returns the old value. `expected`: kCompareSwap only.
 uint64_t ark_emulator_word(WordOperation operation, WordScope scope, void* word, int bytes, uint64_t value,
                            uint64_t expected, Site at);
+// That several words side by side, at `p`, can be accessed at once.
+void ark_emulator_check_words(const void* p, int bytes, Site at);
 void ark_emulator_fence(WordScope scope, Site at);
 
 void ark_emulator_cp_async(void* shared, const void* global, unsigned bytes, Site at);  // zero fills to 16

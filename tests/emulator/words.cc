@@ -186,6 +186,10 @@ uint64_t ark_emulator_word(WordOperation operation, WordScope scope, void* word,
   return 0;
 }
 
+void ark_emulator_check_words(const void* p, int bytes, Site at) {
+  Core::current->check_aligned(p, bytes, 0, at);
+}
+
 void ark_emulator_fence(WordScope scope, Site) {
   Core& core = *Core::current;
   core.note("fence", static_cast<int>(scope));

@@ -159,8 +159,11 @@ struct AttentionRows {
   ARK_DEVICE void write(const Target& to, int d, const RowPart& part) const {
     const float by = last_factor(to.sink, part.maximum, part.sum);
     const dev::f32x4& v = part.values;
-    store_four<X>(at<float>(call.i.attention.out), static_cast<i64>(to.place) * kValue + d,
-                  {v.x * by, v.y * by, v.z * by, v.w * by});
+    const i32 heads = call.size(call.i.attention.heads);
+    const Division place = divide(to.place, heads);
+    const Rows out = rows_at(call.b, call.i.attention.out, heads * kValue, call.i.lamport_out);
+    store_four<X>(out.row(place.quotient), place.rest * kValue + d, {v.x * by, v.y * by, v.z * by, v.w * by},
+                  out.told);
   }
   // Of the split: the outputs, if it is the item's only one.
   ARK_DEVICE void hand_in(const Target& to, int d, const RowPart& part) const {

@@ -146,6 +146,11 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   // x of the batch whose pieces begin at `border`; parts are on their way then.
   ARK_DEVICE void load_batch(const XRows& to, const i32* border) const {
     const bool apart = is_apart();
+    if (tells(call.b) && call.i.lamport_x != 0) {
+      const Rows all = rows_at(call.b, 0, 0, call.i.lamport_x);
+      return take_told<X, kPath == kParts>(call.b.p, all.first + border[0], static_cast<i32>(all.pitch),
+                                           border[count()] - border[0], to);
+    }
     const XBatch batch{at<const float>(call.i.product.x) + static_cast<i64>(row0) * s.k,
                        s.k,
                        border,

@@ -24,18 +24,45 @@ ARK_DEVICE i64 place_of_partials(const Stream& s, i32 rows, i32 group, i32 panel
   return ((static_cast<i64>(group) * s.panels + panel) * rows + row) * s.panel;
 }
 
-// The balanced pairwise sum of a node of `size` groups, `apart` floats apart: four elements at once.
-ARK_DEVICE dev::f32x4 sum_of_groups(const float* first, i64 apart, i32 size) {
-  dev::f32x4 v[kNode];
-  ARK_UNROLL
-  for (int g = 0; g < kNode; ++g) {
-    v[g] = {0, 0, 0, 0};
-    if (g < size) v[g] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(first + g * apart));
+// Where they lie: as Stream::partials, or, in steps of few rows, as Instance::lamport_sums says.
+struct Partials {
+  float* first;
+  i32 rows;
+  i64 floats;  // of a group
+  ARK_DEVICE Partials(const Call& call, const Stream& s, u64 lamport, i32 m)
+      : first(at<float>(tells(call.b) ? lamport : s.partials)), rows(tells(call.b) ? kFewRows : m) {
+    floats = place_of_partials(s, rows, 1, 0, 0);
   }
-  float a[kNode], b[kNode], c[kNode], d[kNode];
+  ARK_DEVICE i64 apart() const { return floats; }
+};
+
+// The balanced pairwise sum of a node of `size` groups, `apart` floats apart: four elements at once. In steps of few
+// rows it waits until they are there, and leaves none.
+ARK_DEVICE dev::f32x4 sum_of_groups(const Block& b, float* first, i64 apart, i32 size) {
+  const bool waits = tells(b);
+  dev::f32x4 v[kNode];
+  const auto are_there = [&] {
+    ARK_UNROLL
+    for (int g = 0; g < kNode; ++g) {
+      v[g] = {0, 0, 0, 0};
+      if (g < size) v[g] = dev::ld_words(reinterpret_cast<const dev::f32x4*>(first + g * apart), waits);
+    }
+    bool all = true;
+    ARK_UNROLL
+    for (int g = 0; g < kNode; ++g) all = all && is_there(v[g]);
+    return all || !waits || ARK_BUG(sums_not_awaited);
+  };
+  wait_without_calls(b, first, 0, are_there, dev::Site::here());
+  if (waits && !ARK_BUG(sums_not_cleared)) {
+    ARK_ROLLED
+    for (int g = 0; g < size; ++g) dev::st_words(reinterpret_cast<dev::u32x4*>(first + g * apart), absent());
+  }
+  float sums[4][kNode];
   ARK_UNROLL
-  for (int g = 0; g < kNode; ++g) a[g] = v[g].x, b[g] = v[g].y, c[g] = v[g].z, d[g] = v[g].w;
-  return {tree<kNode>(a, size), tree<kNode>(b, size), tree<kNode>(c, size), tree<kNode>(d, size)};
+  for (int g = 0; g < kNode; ++g)
+    sums[0][g] = v[g].x, sums[1][g] = v[g].y, sums[2][g] = v[g].z, sums[3][g] = v[g].w;
+  return {tree<kNode>(sums[0], size), tree<kNode>(sums[1], size), tree<kNode>(sums[2], size),
+          tree<kNode>(sums[3], size)};
 }
 
 // Biases of tiles [first, last), of the first sixteen of them, from memory into L2: before what a product waits for, in
@@ -159,16 +186,17 @@ struct ProductOutput : Quiet {
   }
   // Those that are there. Parts, and others of rows of whole fours, at once.
   ARK_DEVICE void store(i32 panel, int first, const float (&v)[kAtOnce]) const {
-    float* const out = at<float>(call.i.product.out);
+    const Rows out = rows_at(call.b, call.i.product.out, s.n, call.i.lamport_out);
     const Place to = output_at(panel, first);
+    const i64 element = (row0 + first / kPanel) * out.pitch + to.column;
     if (sizeof(X) < sizeof(float) && call.i.product.stores_parts != 0) {
-      if (to.is_there) store_four<X>(out, to.element, {v[0], v[1], v[2], v[3]});
+      if (to.is_there) store_four<X>(out.first, element, {v[0], v[1], v[2], v[3]}, out.told);
     } else if (s.n % kAtOnce == 0) {
-      if (to.is_there) store_four<float>(out, to.element, {v[0], v[1], v[2], v[3]});
+      if (to.is_there) store_four<float>(out.first, element, {v[0], v[1], v[2], v[3]}, out.told);
     } else {
       ARK_UNROLL
       for (int i = 0; i < kAtOnce; ++i)
-        if (output_at(panel, first + i).is_there) dev::st_global(out + to.element + i, v[i]);
+        if (output_at(panel, first + i).is_there) dev::st_global(out.first + element + i, v[i]);
     }
   }
 
@@ -176,21 +204,29 @@ struct ProductOutput : Quiet {
 
   // Of a group: [rows of the panel][kPanel]. Those of the second weight are groups behind all of the first's.
   ARK_DEVICE float* partials(i32 group, i32 panel) const {
-    return at<float>(s.partials) + place_of_partials(s, tiles.rows, group, panel, row0);
+    const Partials all(call, s, call.i.lamport_sums, tiles.rows);
+    return all.first + place_of_partials(s, all.rows, group, panel, row0);
   }
 
   ARK_DEVICE void hand_in(i32 group, i32 panel, int weight, const float* sums) const {
     float* to = partials(weight * tiles.groups + group, panel);
     ARK_ROLLED
     for (int e = call.b.thread * kAtOnce; e < rows * kPanel; e += kConsumers * kAtOnce)
-      dev::st_global(reinterpret_cast<dev::f32x4*>(to + e), *reinterpret_cast<const dev::f32x4*>(sums + e));
+      dev::st_words(reinterpret_cast<dev::f32x4*>(to + e),
+                    words_of(*reinterpret_cast<const dev::f32x4*>(sums + e)), tells(call.b));
   }
 
-  // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all.
+  // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all. In steps
+  // of few rows who has the last group waits for the sums of the others, which lie before it in everybody's order.
   ARK_DEVICE bool join(const StreamTile& tile, i32 handed) {
+    if (tells(call.b) && tile.group + 1 < tiles.groups && !ARK_BUG(every_one_gathers)) return false;
     // In case these are the last: they come while the others are counted.
     load_terms(tile.panel, call.b.thread * kAtOnce);
-    if (!count_in(tile, handed)) return false;
+    if (tells(call.b)) {
+      consumers_sync();
+    } else if (!count_in(tile, handed)) {
+      return false;
+    }
     gather(tile.panel);
     return true;
   }
@@ -221,15 +257,15 @@ struct ProductOutput : Quiet {
   }
   ARK_DEVICE void gather(i32 panel, i32 size, i32 each, int first_weight, int at_once) {
     const i32 elements = rows * kPanel, quarters = elements / 4;
-    const i64 group = static_cast<i64>(s.panels) * tiles.rows * kPanel;
-    const float* from = partials(first_weight * tiles.groups, panel);
+    const Partials all(call, s, call.i.lamport_sums, tiles.rows);
+    float* from = partials(first_weight * tiles.groups, panel);
     float* sums = tile_sums + elements;
     ARK_ROLLED
     for (i32 i = call.b.thread; i < at_once * each * quarters; i += kConsumers) {
       const Division place = divide(i, quarters);
-      const float* first = from + place.quotient * size * group + place.rest * 4;
+      float* first = from + place.quotient * size * all.apart() + place.rest * 4;
       // The emulator misses what is returned in place.
-      const dev::f32x4 sum = sum_of_groups(first, group, size);
+      const dev::f32x4 sum = sum_of_groups(call.b, first, all.apart(), size);
       *reinterpret_cast<dev::f32x4*>(sums + i * 4) = sum;
     }
     consumers_sync();

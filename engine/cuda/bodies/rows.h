@@ -115,7 +115,7 @@ struct Norm : Quiet {
 
   // Calls f(i, k) for the thread's elements k, each the i-th of its part. Rows of one part are held; of several the
   // parts are read again each time.
-  // kStores: f stores parts of x, maybe over the row, where those of other threads' elements lie.
+  // kStores: f, called by whole warps, stores parts of x, maybe over the row, where those of others' elements lie.
   template <bool kStores, class F>
   ARK_DEVICE static void for_parts(const Call& call, const float* row, i32 n, Held& held, F f) {
     ARK_ROLLED
@@ -127,7 +127,7 @@ struct Norm : Quiet {
       ARK_UNROLL
       for (int i = 0; i < kHeld; ++i) {
         const i32 k = first + call.b.thread + i * kConsumers;
-        if (k < n) f(i, k);
+        if ((kStores ? k - call.b.lane : k) < n) f(i, k);
       }
     }
   }
@@ -136,8 +136,8 @@ struct Norm : Quiet {
   ARK_DEVICE static void take_up(const Call& call, i32 groups, i64 row, i32 n, float* x, float* here) {
     const Stream& s = call.i.stream;
     const u32 bits = static_cast<u32>(call.i.norm.product_epilogue);
-    const i32 rows = call.size(s.m), panel_bits = log2_of(static_cast<u32>(s.panel));
-    const i64 apart = place_of_partials(s, rows, 1, 0, 0);
+    const Partials from(call, s, call.i.lamport_sums, call.size(s.m));
+    const i32 panel_bits = log2_of(static_cast<u32>(s.panel));
     ARK_ROLLED
     for (i32 k = call.b.thread * 4; k < n; k += kConsumers * 4) {
       dev::f32x4 bias{}, residual{};
@@ -146,9 +146,10 @@ struct Norm : Quiet {
       if ((bits & kEpilogueResidual) != 0)
         residual = dev::ld_global(
             reinterpret_cast<const dev::f32x4*>(at<const float>(call.i.norm.product_residual) + row * n + k));
-      const float* first = at<const float>(s.partials) + place_of_partials(s, rows, 0, k >> panel_bits, row) +
-                           (k & (s.panel - 1));
-      const dev::f32x4 sum = sum_of_groups(first, apart, ARK_BUG(group_left_out) ? groups / 2 : groups);
+      float* first =
+          from.first + place_of_partials(s, from.rows, 0, k >> panel_bits, row) + (k & (s.panel - 1));
+      const dev::f32x4 sum =
+          sum_of_groups(call.b, first, from.apart(), ARK_BUG(group_left_out) ? groups / 2 : groups);
       const dev::f32x4 v = {
           epilogue(bits, sum.x, {bias.x, residual.x}), epilogue(bits, sum.y, {bias.y, residual.y}),
           epilogue(bits, sum.z, {bias.z, residual.z}), epilogue(bits, sum.w, {bias.w, residual.w})};
@@ -181,7 +182,7 @@ struct Norm : Quiet {
     float* room = reinterpret_cast<float*>(call.b.scratch);
     for (i64 row = tiles.first; row < tiles.last; ++row) {
       float* x = at<float>(a.x) + row * n;
-      float* out = at<float>(a.out) + row * n;
+      const Rows rows = rows_at(call.b, a.out, n, call.i.lamport_out);
       Held held;
       if (n <= kPart) held.load_scales(call, 0, n);
       const float* here = x;  // or in scratch: loads that know both
@@ -207,8 +208,10 @@ struct Norm : Quiet {
       for_parts<true>(call, here, n, held, [&](int i, i32 k) {
         float y = (held.x[i] - mean) * inverse;
         if (has_scale) y = y * held.scale[i];
-        if (has_bias) y = y + (kRms ? dev::ld_nc(at<const float>(a.bias) + k) : held.bias[kRms ? 0 : i]);
-        store_x<X>(out, k, y);
+        if (has_bias && k < n)
+          y = y + (kRms ? dev::ld_nc(at<const float>(a.bias) + k) : held.bias[kRms ? 0 : i]);
+        const i32 behind = i * kConsumers;  // of the thread's first: the same place among parts
+        store_x<X>(rows.row(row) + behind, k - behind, n - behind, y, rows.told);
       });
       if (row + 1 < tiles.last) consumers_sync();
     }

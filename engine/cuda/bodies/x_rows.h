@@ -42,7 +42,14 @@ struct Reciprocal {
   }
 };
 
-// What of a tile's rows, which lie in memory as k floats each, comes into scratch at once: columns by runs, of which
+// A pointer of which the compiler is to know that it is into shared memory.
+template <class T>
+ARK_DEVICE T* in_shared(T* p) {
+  u8* const all = dev::shared();
+  return reinterpret_cast<T*>(all + static_cast<u32>(reinterpret_cast<u64>(p) - reinterpret_cast<u64>(all)));
+}
+
+// What of a tile's rows, which lie in memory k floats apart, comes into scratch at once: columns by runs, of which
 // run n begins at borders[n * step] and has a room of its own.
 struct XBatch {
   const float* start;  // of the rows
@@ -129,6 +136,52 @@ ARK_DEVICE void copy_parts(XBatch x, XRows to) {
     dev::cp_async16(part + to.rests, from + kPartsTogether);
   }
   dev::cp_async_commit();
+}
+// Columns of rows that are told (engine/cuda/lamport.h), once they are there: floats, of which X are made, or parts of
+// X. From `start` on, rows `pitch` floats apart; columns are multiples of four, or, like where they begin, of sixteen.
+// Apart: products have no register left.
+template <class X, bool kAreParts>
+ARK_APART void take_told(const LoopParameters& p, const float* start, i32 pitch, i32 columns, XRows to) {
+  constexpr int kEach = kAreParts ? 8 : 4, kLoads = kAreParts ? 2 : 1, kCount = 4 / kLoads;
+  const Block b = open_block(p, 0, 0);
+  to.start = in_shared(to.start);
+  const i32 of_row = columns / kEach, all = to.rows * of_row;
+  const Reciprocal by_row(dev::max(1, of_row));
+  const auto row_at = [&](i32 i) { return by_row.divide(i); };
+  const auto column_at = [&](i32 i) { return (i - row_at(i) * of_row) * kEach; };
+  ARK_ROLLED
+  for (i32 first = b.thread; first < all; first += kCount * kConsumers) {
+    const auto item = [&](int n) { return first + n * kConsumers < all ? first + n * kConsumers : first; };
+    const dev::u32x4* from[kCount];
+    ARK_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      const float* const row = start + static_cast<i64>(row_at(item(n))) * pitch;
+      from[n] = reinterpret_cast<const dev::u32x4*>(part_at<const X>(row, column_at(item(n))));
+      if constexpr (!kAreParts) from[n] = reinterpret_cast<const dev::u32x4*>(row + column_at(item(n)));
+    }
+    dev::u32x4 v[kCount][kLoads];
+    const auto are_there = [&] {
+      bool there = true;
+      ARK_UNROLL
+      for (int n = 0; n < kCount * kLoads; ++n)
+        v[n / kLoads][n % kLoads] = dev::ld_words(from[n / kLoads] + n % kLoads * (kPartsTogether * 2 / 16));
+      ARK_UNROLL
+      for (int n = 0; n < kCount * kLoads; ++n) there = there && is_there(v[n / kLoads][n % kLoads]);
+      return there || ARK_BUG(x_not_awaited);
+    };
+    wait_without_calls(b, from[0], 0, are_there, dev::Site::here());
+    ARK_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      const i32 row = row_at(item(n)), k = column_at(item(n));
+      if constexpr (kAreParts) {
+        X* const part = row_of<X>(to, row) + k;
+        *reinterpret_cast<dev::u32x4*>(part) = v[n][0];
+        *reinterpret_cast<dev::u32x4*>(part + to.rests) = v[n][1];
+      } else {
+        put_x<X>(to, row, k, __builtin_bit_cast(dev::f32x4, v[n][0]));
+      }
+    }
+  }
 }
 // Those that this thread has begun to copy.
 ARK_DEVICE void wait_for_parts() {

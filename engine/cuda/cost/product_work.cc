@@ -35,6 +35,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
   has_four_bits_ = type.starts_with("MatMul<U4,") || type.starts_with("MatMul<Codes<4,");
   keeps_in_output_ = s_.second != 0 && type.ends_with("kFma>");
   is_apart_ = is_apart(tiles_.rows);
+  is_told_ = t.tells() && i.lamport_x != 0;
   takes_codes_ = s_.unit_rows > 1;
   copies_x_ = type.ends_with("kParts>");
   const Batches batches(tiles_.pieces, s_.longest_piece,
@@ -91,12 +92,15 @@ Work ProductWork::before_pieces(const StreamTile& tile, i32 first, bool is_first
             items = columns == 0 ? 0
                     : is_apart_  ? rows * pieces_at_once(tile, first) * up(s_.longest_piece, of_item)
                                  : rows * up(columns, of_item);
-  Work w = is_there ? Work{} : loads(copies_x_ ? 1 : up(items, 4 * kConsumers));
+  const int32_t rounds = is_told_    ? up(items, (copies_x_ ? 2 : 4) * kConsumers)
+                         : copies_x_ ? 1
+                                     : up(items, 4 * kConsumers);
+  Work w = is_there ? Work{} : loads(rounds);
   w += barriers(1 + (is_apart_ && !copies_ahead_ && !(is_first_tile && first == 0)));
   w.cycles = 2 * kCall;
   // What is copied ahead takes instructions here, too.
   if (!is_there || copies_ahead_) w.cycles += turns(items) * (copies_x_ ? kLoopTurn : is_fma_ ? 60.0 : 250.0);
-  if (!is_there && is_apart_) w.shared = x_bytes(tile, first);
+  if (!is_there && (is_apart_ || is_told_)) w.shared = x_bytes(tile, first);
   if (first == tiles_.pieces) w += hand_in_work(tile);  // or kept: the first weight's sums
   return w;
 }
@@ -212,7 +216,8 @@ Work ProductWork::hand_in_work(const StreamTile& tile) const {
   return cycles(turns(fours_of(tile)) * 30.0);
 }
 
-Work ProductWork::join_work(const StreamTile&) const {
+Work ProductWork::join_work() const {
+  if (waits_for_sums()) return barriers(1);
   Work w = loads(1);  // the atomic operation's result: no load to wait for beside it
   w += barriers(2);
   w.fences = w.atomics = 1;
@@ -257,9 +262,10 @@ Work ProductWork::total(Tiles own, int32_t gathered) const {
     }
     all += hand_in_work(tile);
     if (!joins()) continue;
-    if (tile.group + 1 < tiles_.groups && t + 1 < own.last) continue;
-    all += join_work(tile);
-    if (gathered-- > 0) all += gather_work(tile);
+    const bool has_last = tile.group + 1 == tiles_.groups;
+    if (!has_last && (waits_for_sums() || t + 1 < own.last)) continue;
+    all += join_work();
+    if (waits_for_sums() || gathered-- > 0) all += gather_work(tile);
   }
   return all;
 }

@@ -1,8 +1,8 @@
+// Longer than most: one machine, whose blocks, waits, rings of weights and joins move each other's clocks.
 #include "engine/cuda/cost/replay.h"
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 #include <memory>
 #include <queue>
@@ -18,10 +18,13 @@ namespace {
 struct InstanceState {
   Lineup line = 0;
   std::unique_ptr<const ProductWork> product;  // null: another body
-  std::vector<int32_t> arrivals;               // of a product, by output: groups that are there
-  std::vector<int32_t> waiting;                // processors
-  int32_t missing = 0;                         // raises
-  double complete = 0;
+  // Of a product, by output: groups that are there, when the last one came, and who waits for them.
+  std::vector<int32_t> arrivals;
+  std::vector<double> arrived;
+  std::vector<int32_t> gatherers;
+  std::vector<int32_t> waiting, listening;  // processors: for all to be complete; for all to have stored
+  int32_t missing = 0, untold = 0;          // raises
+  double complete = 0, told = 0;
   int32_t last = 0;                     // the processor that was through last
   std::map<int32_t, int32_t> gathered;  // of a product, by processor: outputs that it was the last of
 };
@@ -41,7 +44,7 @@ struct Processor {
   Ring ring;
   int32_t next = 0;     // instance
   int32_t missing = 0;  // of what it waits for
-  double arrived = 0;   // at the wait
+  double start = 0;     // when what it waits for lets it go on, as far as is known
   // Of the product that it runs.
   Tiles own{};
   i64 tile = 0;
@@ -52,7 +55,7 @@ struct Processor {
   double x_there = 0;                         // of the next batch, copied ahead
 };
 
-enum class What : uint8_t { kArrive, kIssue, kRelease, kJoin, kRaise };
+enum class What : uint8_t { kArrive, kIssue, kRelease, kJoin, kTell, kRaise };
 
 struct Event {
   double at;
@@ -74,12 +77,14 @@ class Replay {
     for (const Instance& i : t_.instances()) {
       InstanceState& s = states_.emplace_back();
       s.line = grid_of(t_, i);
-      s.missing = processors_;
+      s.missing = s.untold = processors_;
       const Program& p = t_.program();
       if (!is_product(p.variants[p.phases[i.phase].variant].code)) continue;
       s.product = std::make_unique<ProductWork>(t_, i);
       const StreamTiles& tiles = s.product->tiles();
       s.arrivals.resize(at(int64_t{tiles.panels} * tiles.blocks));
+      s.arrived.resize(s.arrivals.size());
+      s.gatherers.assign(s.arrivals.size(), kNone);
     }
     for (Processor& p : blocks_) {
       p.ring.landed.resize(at(t_.stages()));
@@ -143,6 +148,8 @@ class Replay {
         return release(e.processor, e.number, e.at);
       case What::kJoin:
         return join(e.processor, e.at);
+      case What::kTell:
+        return tell(e.processor, static_cast<int32_t>(e.number), e.at);
       case What::kRaise:
         return raise(e.processor, static_cast<int32_t>(e.number), e.at);
     }
@@ -166,15 +173,40 @@ class Replay {
   void arrive(int32_t p, double now) {
     Processor& b = block(p);
     trace(p, now, TraceKind::kWait);
-    b.arrived = now, b.missing = 0;
-    double complete = -std::numeric_limits<double>::infinity();
+    b.start = now, b.missing = 0;
     for (const int32_t n : t_.needs()[at(b.next)]) {
-      complete = std::max(complete, state(n).complete);
+      if (state(n).missing == 0) b.start = std::max(b.start, state(n).complete + rates_.hop.value);
       if (state(n).missing == 0) continue;
       ++b.missing;
       state(n).waiting.push_back(p);
     }
-    if (b.missing == 0) start(p, std::max(now, complete + rates_.hop.value));
+    for (const int32_t n : t_.told()[at(b.next)]) {
+      if (state(n).untold == 0) b.start = std::max(b.start, state(n).told + heard());
+      if (state(n).untold == 0) continue;
+      ++b.missing;
+      state(n).listening.push_back(p);
+    }
+    if (b.missing == 0) start(p, b.start);
+  }
+
+  // From a store until a look that begins then finds it: a hop without the look, which is a load of the body's.
+  double heard() const { return rates_.hop.value - rates_.l2.value; }
+
+  void go_on(std::vector<int32_t>& waiting, double now) {
+    for (const int32_t p : waiting) {
+      Processor& b = block(p);
+      b.start = std::max(b.start, now);
+      if (--b.missing == 0) start(p, b.start);
+    }
+    waiting.clear();
+  }
+
+  // What it has stored in instance `n` is on its way.
+  void tell(int32_t p, int32_t n, double now) {
+    InstanceState& s = state(n);
+    s.untold -= part(p, n).raises;
+    s.told = std::max(s.told, now);
+    if (s.untold == 0) go_on(s.listening, s.told + heard());
   }
 
   void raise(int32_t p, int32_t n, double now) {
@@ -182,12 +214,7 @@ class Replay {
     s.missing -= part(p, n).raises;
     s.last = p;
     s.complete = std::max(s.complete, now) + rates_.raise.value;
-    if (s.missing > 0) return;
-    now = s.complete;
-    for (const int32_t waiting : s.waiting) {
-      if (--block(waiting).missing == 0)
-        start(waiting, std::max(block(waiting).arrived, now + rates_.hop.value));
-    }
+    if (s.missing == 0) go_on(s.waiting, s.complete + rates_.hop.value);
   }
 
   void start(int32_t p, double now) {
@@ -207,6 +234,7 @@ class Replay {
   void end(int32_t p, double now) {
     Processor& b = block(p);
     trace(p, now, TraceKind::kPublish);
+    push(now, What::kTell, p, b.next);
     now += rates_.barrier.value;
     trace(p, now, TraceKind::kDone);
     push(now + rates_.release.value, What::kRaise, p, b.next);
@@ -262,9 +290,31 @@ class Replay {
     if (tiles.groups == 1) return next_own_tile(p, now + time_of(product(p).write_work(tile(p))));
     now += time_of(product(p).hand_in_work(tile(p)));
     if (!product(p).joins()) return next_own_tile(p, now);
+    if (product(p).waits_for_sums()) return tell_sums(p, now);
     ++b.handed;
     if (tile(p).group + 1 < tiles.groups && b.tile + 1 < b.own.last) return next_own_tile(p, now);
-    push(now + time_of(product(p).join_work(tile(p))), What::kJoin, p);
+    push(now + time_of(product(p).join_work()), What::kJoin, p);
+  }
+
+  // Who has an output's last group waits for the others', and adds up.
+  void tell_sums(int32_t p, double now) {
+    Processor& b = block(p);
+    InstanceState& s = state(b.next);
+    const StreamTiles& tiles = product(p).tiles();
+    const std::size_t output = at(int64_t{tile(p).panel} * tiles.blocks + tile(p).block);
+    s.arrived[output] = std::max(s.arrived[output], now);
+    if (tile(p).group + 1 == tiles.groups) s.gatherers[output] = p;
+    const bool are_there = ++s.arrivals[output] == tiles.groups;
+    const int32_t gatherer = s.gatherers[output];
+    if (gatherer != p) next_own_tile(p, now);
+    if (are_there) gather(gatherer, s.arrived[output]);
+  }
+  void gather(int32_t p, double now) {
+    const Work work = [&] {
+      Work w = product(p).join_work();
+      return w += product(p).gather_work(tile(p));
+    }();
+    next_own_tile(p, now + heard() + time_of(work));
   }
 
   void join(int32_t p, double now) {

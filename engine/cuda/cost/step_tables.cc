@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "engine/cuda/direct_links.h"
 
 namespace ark::cuda::cost {
 namespace {
@@ -52,7 +53,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   const RankTables rank = images[0]->rank_tables(places[0]);
   instances_ = table<Instance>(rank.instances, at(rank.instance_count));
   const Instance& last = instances_.back();
-  read_needs(table<cuda::Wait>(rank.waits, at(last.first_wait + last.waits)));
+  waits_ = table<cuda::Wait>(rank.waits, at(last.first_wait + last.waits));
 
   int64_t tokens = 0, longest = 0;
   for (const StepShape::Sequence& s : shape.sequences) {
@@ -62,6 +63,9 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
     longest = std::max<int64_t>(longest, s.cached + s.count);
   }
   stages_ = tokens <= kFewRows ? images[0]->few_stages(machine.stages) : machine.stages;  // rows are no more
+  tells_ = tokens <= kFewRows && rank.lamport != 0;
+  read_needs();
+  read_told();
   const SymbolValues symbols = {{"items", std::ssize(items_)},
                                 {"pages", options.limits.pages},
                                 {"rows", std::ssize(shape.sequences)},
@@ -90,16 +94,34 @@ KvFormat StepTables::appended_format(const Instance& i) const {
 
 i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 
+int32_t StepTables::waits(const Instance& i) const { return i.waits - (tells_ ? i.more_waits : i.few_waits); }
+
+// Who stores where it looks.
+void StepTables::read_told() {
+  std::map<u64, int32_t> tellers;
+  for (std::size_t n = 0; n < instances_.size(); ++n) {
+    const Instance& i = instances_[n];
+    std::vector<int32_t>& told = told_.emplace_back();
+    if (!tells_) continue;
+    const bool multiplies = is_product(program_->variants[program_->phases[i.phase].variant].code);
+    for (const u64 place : {i.lamport_x, multiplies ? 0 : i.lamport_sums})
+      if (place != 0) told.push_back(tellers.at(place));
+    for (const u64 place : {i.lamport_out, multiplies ? i.lamport_sums : 0})
+      if (place != 0) tellers[place] = static_cast<int32_t>(n);
+  }
+}
+
 // A counter that has reached a value means that an instance is complete, which says so itself.
-void StepTables::read_needs(const std::vector<cuda::Wait>& waits) {
+void StepTables::read_needs() {
   std::map<std::pair<u64, u64>, int32_t> complete;
   // Sent and not yet received: ranks are alike, so a peer's arrive when the own ones do.
   std::vector<int32_t> sent;
   for (std::size_t n = 0; n < instances_.size(); ++n) {
     const Instance& i = instances_[n];
     std::vector<int32_t>& needed = needs_.emplace_back();
-    for (i32 w = i.first_wait; w < i.first_wait + i.waits; ++w) {
-      const cuda::Wait& wait = waits[at(w)];
+    const i32 first = i.first_wait + (tells_ ? 0 : i.few_waits);
+    for (i32 w = first; w < first + waits(i); ++w) {
+      const cuda::Wait& wait = waits_[at(w)];
       if (wait.wide == 0) needed.push_back(complete.at({wait.counter, wait.offset}));
     }
     if (i.readers_period > 0) {

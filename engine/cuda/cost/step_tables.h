@@ -43,6 +43,12 @@ class StepTables {
   const std::vector<Instance>& instances() const { return instances_; }
   // By instance: the earlier ones that must be complete; those that send what it receives.
   const std::vector<std::vector<int32_t>>& needs() const { return needs_; }
+  // By instance: the earlier ones that tell it by what they store (engine/cuda/lamport.h).
+  const std::vector<std::vector<int32_t>>& told() const { return told_; }
+  // Whether instances of this step tell others so.
+  bool tells() const { return tells_; }
+  // Of an instance, those that it waits for in this step.
+  int32_t waits(const Instance& i) const;
   const std::vector<AttentionItem>& items() const { return items_; }
   int32_t splits() const { return splits_; }
   int32_t split_keys() const { return split_keys_; }
@@ -61,17 +67,20 @@ class StepTables {
  private:
   template <class T>
   std::vector<T> table(u64 address, std::size_t count) const;
-  void read_needs(const std::vector<Wait>& waits);
+  void read_needs();
+  void read_told();
 
   const Program* program_;
   StepMachine machine_;
   VariantSet variants_;
   std::vector<std::byte> bytes_;
   std::vector<Instance> instances_;
-  std::vector<std::vector<int32_t>> needs_;
+  std::vector<Wait> waits_;
+  std::vector<std::vector<int32_t>> needs_, told_;
   std::vector<AttentionItem> items_;
   std::vector<i32> vals_;
   int32_t splits_ = 1, split_keys_ = 0, stages_ = 0;
+  bool tells_ = false;
 };
 
 }  // namespace ark::cuda::cost

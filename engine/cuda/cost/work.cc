@@ -447,9 +447,10 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
   if (part.raises == 0) return all;
   const bool multiplies = is_product(code_of(t, i));
   all += prepare_work(t, i, part.tiles);
-  if (i.waits > 0) all += loads(1);
+  const int32_t waits = t.waits(i);
+  if (waits > 0) all += loads(1);
   all += barriers(1);
-  all.fences += i.waits + 1 + (i.messages > 0);
+  all.fences += waits + 1 + (i.messages > 0);
   all.atomics += 1 + (i.messages > 0);
   if (i.readers_period > 0) {  // who is through last with the inboxes returns their credits
     all.loads += 1;
@@ -460,7 +461,7 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
 
 int32_t shared_outputs(const StepTables& t, const Instance& i) {
   if (i.readers_period > 0) return 1;
-  if (!is_product(code_of(t, i))) return 0;
+  if (!is_product(code_of(t, i)) || t.tells()) return 0;
   const StreamTiles tiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block);
   return tiles.groups > 1 && i.stream.arrivals != 0 ? tiles.panels * tiles.blocks : 0;
 }

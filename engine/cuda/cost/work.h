@@ -60,8 +60,10 @@ class ProductWork {
  public:
   ProductWork(const StepTables& tables, const Instance& i);
 
-  // Whether tiles that share an output count themselves, for the last one to add up.
+  // Whether one of the tiles that share an output adds up: the last one there, or, in a step of few rows, the one with
+  // the last group, which waits for the others.
   bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
+  bool waits_for_sums() const { return tables_.tells(); }
   const StreamTiles& tiles() const { return tiles_; }
   // Pieces that a tile takes, numbered from 0: of a gated product those of the first weight, then those of the second.
   // Wide: two to a piece of the weights, one of each half.
@@ -86,7 +88,7 @@ class ProductWork {
   // the others have handed in theirs before.
   Work write_work(const StreamTile& tile) const;
   Work hand_in_work(const StreamTile& tile) const;
-  Work join_work(const StreamTile& tile) const;
+  Work join_work() const;
   Work gather_work(const StreamTile& tile) const;
   // All of it but the pieces themselves. `gathered`: outputs of which this processor's were the last.
   Work total(Tiles own, int32_t gathered) const;
@@ -103,7 +105,7 @@ class ProductWork {
   const Stream& s_;
   StreamTiles tiles_;
   u32 bits_;  // of the epilogue
-  bool is_fma_, is_apart_, takes_codes_, has_four_bits_, has_offsets_, copies_x_, copies_ahead_;
+  bool is_fma_, is_apart_, is_told_, takes_codes_, has_four_bits_, has_offsets_, copies_x_, copies_ahead_;
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   std::vector<i32> borders_;

@@ -53,8 +53,8 @@ class HostGpu final : public cuda::Gpu {
   void download(std::span<std::byte> to, uint64_t from) override {
     std::memcpy(to.data(), reinterpret_cast<const void*>(from), to.size());
   }
-  void clear(uint64_t address, uint64_t bytes) override {
-    std::memset(reinterpret_cast<void*>(address), 0, bytes);
+  void fill(uint64_t address, uint64_t bytes, std::byte value) override {
+    std::memset(reinterpret_cast<void*>(address), std::to_integer<int>(value), bytes);
   }
   std::unique_ptr<cuda::Kernel> load(const cuda::KernelSource&) override {
     return std::make_unique<HostKernel>(*this);

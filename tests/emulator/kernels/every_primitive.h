@@ -245,6 +245,24 @@ ARK_DEVICE void use_memory(Results& to, const EveryParameters& p) {
   ARK_KEEP(ld_global(reinterpret_cast<const u32x2*>(other) + 2).y);
   ARK_KEEP(ld_global(reinterpret_cast<const u32*>(other) + 6));
   ARK_KEEP(ld_global(reinterpret_cast<const u32*>(other) + 7));
+  sync();
+  // What is traced twice in a row counts once: others in between.
+  const auto between = [&] { ARK_KEEP(ld_global(reinterpret_cast<const u32*>(constant))); };
+  st_words(reinterpret_cast<f32x4*>(own), f32x4{four.w, four.z, four.y, four.x});
+  between();
+  st_words(reinterpret_cast<u32x2*>(own) + 2, u32x2{as_u32(four.y), 9});
+  between();
+  st_words(reinterpret_cast<u32*>(own) + 6, as_u32(four.x));
+  sync();
+  const f32x4 words = ld_words(reinterpret_cast<const f32x4*>(other));
+  between();
+  const u32x2 two = ld_words(reinterpret_cast<const u32x2*>(other) + 2);
+  between();
+  ARK_KEEP(ld_words(reinterpret_cast<const u32*>(other) + 6));
+  ARK_KEEP(words.x);
+  ARK_KEEP(words.w);
+  ARK_KEEP(two.x);
+  ARK_KEEP(two.y);
 }
 
 // From block 0 to block 1, in the last bytes of block 0.

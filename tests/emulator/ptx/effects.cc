@@ -133,7 +133,7 @@ bool bind_access(Instruction& i) {
   const std::string& type = parts[at];
   a.bytes = std::atoi(type.c_str() + 1) / 8;
   a.is_signed = type[0] == 's';
-  const bool is_word = !a.operation || (a.count == 1 && a.bytes >= 4);
+  const bool is_word = !a.operation || (a.bytes >= 4 && (a.count == 1 || is_load || is_store));
   return is_word && std::string("bsuf").find(type[0]) != std::string::npos &&
          (a.bytes == 1 || a.bytes == 2 || a.bytes == 4 || a.bytes == 8) && a.bytes * a.count <= 16;
 }

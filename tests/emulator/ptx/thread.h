@@ -114,9 +114,13 @@ class Thread {
     if (is_private_word) {
       std::memcpy(data.data(), p, static_cast<std::size_t>(all));
     } else if (a.operation) {
-      const uint64_t v = ark_emulator_word(*a.operation, a.scope, p, all, 0, 0, site(i));
-      polled_ = p, seen_ = v;
-      std::memcpy(data.data(), &v, sizeof v);
+      ark_emulator_check_words(p, all, site(i));
+      for (int k = 0; k < a.count; k++) {
+        std::byte* const word = p + k * a.bytes;
+        const uint64_t v = ark_emulator_word(*a.operation, a.scope, word, a.bytes, 0, 0, site(i));
+        polled_ = word, seen_ = v;
+        std::memcpy(data.data() + k * a.bytes, &v, static_cast<std::size_t>(a.bytes));
+      }
     } else if (a.is_constant) {
       ark_emulator_read_constant(data.data(), p, all, site(i));
     } else if (a.is_cached_in_l2) {
@@ -141,6 +145,7 @@ class Thread {
     const Access& a = i.access;
     const int all = a.bytes * a.count;
     auto* p = address(i, 0);
+    if (work_ && !is_private(p)) work_.meet();
     alignas(16) std::array<std::byte, 16> data;
     for (int k = 0; k < a.count; k++) {
       const uint64_t v = read(i, i.operands[1].values[static_cast<std::size_t>(k)]);
@@ -148,7 +153,12 @@ class Thread {
     }
     if (a.operation) {
       if (work_ && !is_shared(p)) work_.word(*a.operation);
-      ark_emulator_word(*a.operation, a.scope, p, all, number(i, 1), 0, site(i));
+      ark_emulator_check_words(p, all, site(i));
+      for (int k = 0; k < a.count; k++) {
+        uint64_t v = 0;
+        std::memcpy(&v, data.data() + k * a.bytes, static_cast<std::size_t>(a.bytes));
+        ark_emulator_word(*a.operation, a.scope, p + k * a.bytes, a.bytes, v, 0, site(i));
+      }
       return;
     }
     if (work_ && i.access.space == Space::kParameter) work_.compute(newest(i, 1));

@@ -95,7 +95,7 @@ class ThreadWork {
     now_ = first_look_, pending_ = 0;
     waits_ = true;
   }
-  // All lanes are together, so that none waits any more.
+  // All lanes are together, so that none waits any more; or the thread stores something, which no wait does.
   void meet() { waits_ = false; }
 
   // ---- barriers

@@ -1,0 +1,67 @@
+// Rows that say themselves that they are there, in steps of at most kFewRows rows: who waits for them looks at the
+// data, not at a counter, which saves the writer's release and the reader's trip for the data behind the counter's. A
+// 32-bit word holds kAbsent until it is stored (flags in the data, after Lamport: as in NCCL's LL protocol and
+// TensorRT-LLM's all-reduce). Stores and loads are relaxed: a word orders nothing but itself, so whatever else an
+// instance needs of the writer is waited for by counters (Instance::few_waits). What is exchanged so:
+// engine/cuda/lamport_plan.h.
+//
+// A row of x has one writer and many readers. Steps take turns with two halves of the memory; a step clears the half
+// of the one before, of whose rows all readers are through. Sums that tiles share have one reader, who clears what it
+// has taken. Either is ordered before the next stores there by the border between two steps, through which all blocks
+// of a rank release and acquire.
+#pragma once
+
+#include "engine/cuda/ring.h"
+
+namespace ark::cuda {
+
+inline constexpr u32 kAbsent = 0xffffffff;
+
+// As it is stored: of the NaNs one that is not kAbsent.
+ARK_DEVICE float word_of(float v) { return v == v ? v : __builtin_bit_cast(float, kAbsent >> 1); }
+ARK_DEVICE dev::f32x4 words_of(const dev::f32x4& v) {
+  return {word_of(v.x), word_of(v.y), word_of(v.z), word_of(v.w)};
+}
+
+ARK_DEVICE dev::u32x4 absent() { return {kAbsent, kAbsent, kAbsent, kAbsent}; }
+template <class Four>
+ARK_DEVICE bool is_there(const Four& four) {
+  const auto v = __builtin_bit_cast(dev::u32x4, four);
+  return v.x != kAbsent && v.y != kAbsent && v.z != kAbsent && v.w != kAbsent;
+}
+
+// Whether the step of the block is one of few rows, whose instances exchange so.
+ARK_DEVICE bool tells(const Block& b) { return b.words->lamport != 0; }
+
+// Rows in memory.
+struct Rows {
+  float* first;
+  i64 pitch;  // floats
+  bool told;  // by their words
+  ARK_DEVICE float* row(i64 r) const { return first + r * pitch; }
+};
+// Rows of `width` floats at `plain`; or of this step's half, of `place` in each of them, if there is one.
+ARK_DEVICE Rows rows_at(const Block& b, u64 plain, i32 width, u64 place) {
+  const i32 half = b.words->lamport;
+  if (half == 0 || place == 0) return {at<float>(plain), width, false};
+  const i64 pitch = b.rank->lamport_pitch;
+  return {at<float>(place) + (half - 1) * kFewRows * pitch, pitch, true};
+}
+
+// ---- borders of steps
+
+// All consumer threads of all processors, as a step of so many rows begins: its half, and the other one cleared.
+ARK_DEVICE void open_lamport(const Block& b, i32 rows, const LamportState& state) {
+  const bool is_open = b.rank->lamport != 0 && rows <= kFewRows;
+  if (b.thread == 0) b.words->lamport = is_open ? state.half + 1 : 0;
+  if (!is_open || ARK_BUG(half_not_cleared)) return;
+  const i32 quarters = b.rank->lamport_pitch / 4;
+  dev::u32x4* const other =
+      at<dev::u32x4>(b.rank->lamport_rows) + static_cast<i64>(state.half ^ 1) * kFewRows * quarters;
+  ARK_ROLLED
+  for (i32 i = b.processor * kConsumers + b.thread; i < state.before * quarters;
+       i += b.p.processors * kConsumers)
+    dev::st_words(other + i, absent());
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,46 @@
+// Which rows and sums a step of few rows exchanges without counters, and what is left to wait for then:
+// engine/cuda/lamport.h says how.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/cuda/appended.h"
+#include "engine/cuda/x_parts.h"
+#include "engine/program/program.h"
+#include "engine/program/unroll.h"
+
+namespace ark::cuda {
+
+// Of a matrix product in such a step: the sums that its tiles share.
+struct SharedSums {
+  int32_t instance = -1;
+  int64_t floats = 0;  // 0: they share none
+  int32_t taker = -1;  // the instance of a norm that takes them up; -1: there is none
+};
+
+struct LamportPlan {
+  // By instance of a step: where in a row its output goes and where its x comes from, in floats; -1: they are in the
+  // program's buffers. The x of several products may be one output.
+  std::vector<int32_t> out, x;
+  int32_t pitch = 0;  // floats of a row, a multiple of 16
+  // By product: floats before its sums, which lie behind the rows; -1: it shares none.
+  std::vector<int64_t> sums;
+  int64_t floats = 0;  // of all; 0: there are no such steps
+  // By instance: those that tell it what it takes; dependencies(), which leaves these out.
+  std::vector<std::vector<int32_t>> told, needed;
+};
+
+// Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen
+// elements. `few`: sizes of a step of kFewRows tokens. `also`, `more`: as dependencies() takes them.
+LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
+                         const XParts& parts, const SymbolValues& few, std::span<const SharedSums> sums,
+                         const std::vector<int32_t>& also,
+                         const std::map<int32_t, std::vector<Access>>& more);
+
+// Whether instances have room for what they wait for in such steps and, `needed`, in others.
+bool fits(const Program& program, const LamportPlan& plan, const std::vector<std::vector<int32_t>>& needed);
+
+}  // namespace ark::cuda

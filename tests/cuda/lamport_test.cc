@@ -1,0 +1,129 @@
+// What steps of few rows exchange without counters, and that they wait for all else.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/index.h"
+#include "engine/compile.h"
+#include "engine/cuda/image.h"
+#include "engine/cuda/lamport_plan.h"
+#include "engine/program/opcodes.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::cuda {
+namespace {
+
+using test::TokenGraphOptions;
+
+// One rank's program and its plan.
+struct Planned {
+  Compiled compiled;
+  std::vector<ark::Instance> all;
+  LamportPlan plan;
+
+  Planned(const DecoderModel& model, int32_t ranks) {
+    CompileOptions options;
+    options.ranks = ranks;
+    options.kv_dtype = DType::kF16;
+    compiled = compile_decoder(model, options);
+    all = unroll(program());
+    plan = plan_lamport(program(), binding(), Appended(program()), XParts(program()),
+                        {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, {},
+                        std::vector<int32_t>(all.size(), kNone),
+                        Appended(program()).accesses(program(), binding()));
+  }
+  const Program& program() const { return compiled.programs[0]; }
+  const Binding& binding() const { return compiled.bindings[0]; }
+  const Phase& phase(std::size_t i) const { return program().phases[all[i].phase]; }
+  OpCode code(std::size_t i) const { return program().variants[phase(i).variant].code; }
+  BufferId operand(std::size_t i, std::size_t n) const {
+    return root(program(), resolve(program(), phase(i), phase(i).operands[n], all[i].trip));
+  }
+  bool is_gone(std::size_t i) const { return Appended(program()).is_done(all[i].phase); }
+};
+
+TokenGraphOptions shape_of(DType weight) {
+  TokenGraphOptions o;
+  o.layers = 3, o.hidden = 64, o.heads = 4, o.kv_heads = 2, o.head_dim = 16, o.intermediate = 128;
+  o.weight = weight;
+  return o;
+}
+
+TEST(LamportPlan, TellsWhatOnlyProductsRead) {
+  for (const DType weight : {DType::kF32, DType::kBF16}) {
+    for (const bool is_gpt2 : {false, true}) {
+      TokenGraphOptions o = shape_of(weight);
+      if (is_gpt2) o.kv_heads = o.heads;
+      const Planned p(is_gpt2 ? test::gpt2_tokens(o) : test::llama_tokens(o), 1);
+      std::set<int32_t> places;
+      int norms = 0, attentions = 0, products = 0;
+      for (std::size_t i = 0; i < p.all.size(); ++i) {
+        if (p.plan.out[i] == kNone) continue;
+        EXPECT_TRUE(places.insert(p.plan.out[i]).second) << "two outputs in one place";
+        EXPECT_EQ(p.plan.out[i] % 16, 0);
+        norms += p.code(i) == OpCode::kNorm, attentions += p.code(i) == OpCode::kAttention,
+            products += is_product(p.code(i));
+      }
+      // Two norms, attention and the activation of each layer; but rows are selected of the last attention. A gated
+      // product in f32 keeps sums where it writes.
+      EXPECT_GE(norms, 2 * o.layers);
+      EXPECT_EQ(attentions, o.layers - 1);
+      EXPECT_EQ(products, is_gpt2 || weight == DType::kBF16 ? o.layers : 0);
+      EXPECT_EQ(p.plan.pitch % 16, 0);
+      EXPECT_EQ(p.plan.floats, int64_t{2} * kFewRows * p.plan.pitch);
+      for (std::size_t i = 0; i < p.all.size(); ++i) {
+        if (p.plan.x[i] == kNone) continue;
+        EXPECT_TRUE(is_product(p.code(i)));
+        EXPECT_TRUE(places.contains(p.plan.x[i])) << "nobody tells what instance " << i << " takes";
+      }
+    }
+  }
+}
+
+// Whether they meet in memory other than what is told: said differently than the plan says it.
+bool meet(const Planned& p, std::size_t a, std::size_t b) {
+  const auto touched = [&](std::size_t i) {
+    std::vector<Access> all = accesses(p.program(), p.all[i]);
+    std::erase_if(all, [&](const Access& access) {
+      const bool is_out = p.plan.out[i] != kNone && access.writes &&
+                          access.buffer == p.operand(i, p.phase(i).operands.size() - 1);
+      return is_out || (p.plan.x[i] != kNone && !access.writes && access.buffer == p.operand(i, 0));
+    });
+    return all;
+  };
+  for (const Access& x : touched(a)) {
+    for (const Access& y : touched(b)) {
+      const Range of_x = memory_of(p.program(), p.binding(), x.buffer),
+                  of_y = memory_of(p.program(), p.binding(), y.buffer);
+      if ((x.writes || y.writes) && of_x.begin < of_y.end && of_y.begin < of_x.end) return true;
+    }
+  }
+  return false;
+}
+
+TEST(LamportPlan, AllElseIsWaitedFor) {
+  for (const int32_t ranks : {1, 2}) {
+    const Planned p(test::llama_tokens(shape_of(DType::kBF16)), ranks);
+    std::vector<std::vector<bool>> before(p.all.size(), std::vector<bool>(p.all.size()));
+    int told = 0;  // by nothing else
+    for (std::size_t i = 0; i < p.all.size(); ++i) {
+      for (const int32_t n : p.plan.needed[i]) {
+        ASSERT_LT(at(n), i);
+        before[i][at(n)] = true;
+        for (std::size_t k = 0; k < at(n); ++k) before[i][k] = before[i][k] || before[at(n)][k];
+      }
+      for (std::size_t j = 0; j < i; ++j) {
+        if (p.is_gone(i) || p.is_gone(j)) continue;
+        if (p.plan.x[i] != kNone && p.plan.x[i] == p.plan.out[j]) {
+          told += !before[i][j];
+        } else if (meet(p, j, i)) {
+          EXPECT_TRUE(before[i][j]) << p.phase(i).name << " does not wait for " << p.phase(j).name;
+        }
+      }
+    }
+    EXPECT_GE(told, 3 * 5) << "q, k, v, gate and up, and down of each layer";
+  }
+}
+
+}  // namespace
+}  // namespace ark::cuda
