@@ -339,7 +339,10 @@ void serve_steps(Engine& engine, uint32_t channel) {
 
 }  // namespace
 
-int32_t most_items(int32_t tokens, int32_t sequences) { return sequences + tokens / kItemTokens; }
+// A sequence's last item may be short, and the one before where splits grow, which happens once in so many tokens.
+int32_t most_items(int32_t tokens, int32_t sequences) {
+  return 2 * sequences + tokens / kItemTokens + tokens / (kSplitKeys * kMaxSplits);
+}
 
 int64_t page_bytes(const std::vector<Program>& programs) {
   int64_t bytes = 0;

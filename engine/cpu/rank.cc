@@ -64,8 +64,9 @@ void Rank::read_descriptor(const StepRecord& record) {
       state_.page_tokens[at(table[position / state_.page_size]) * at(state_.page_size) +
                          at(position % state_.page_size)] = id;
     }
-    for (int32_t i = 0; i < s.count; i += kItemTokens) {
-      frame_.items.push_back({s.slot, s.first + i, std::min(kItemTokens, s.count - i), s.kv_length + i});
+    for (int32_t i = 0, count = 0; i < s.count; i += count) {
+      count = item_tokens(s.kv_length + i, s.count - i);
+      frame_.items.push_back({s.slot, s.first + i, count, s.kv_length + i});
     }
   }
   if (program_.positions != kNone) {

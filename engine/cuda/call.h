@@ -53,7 +53,9 @@ struct BlockWords {
   RingCursor cursor;
   u32 padding;    // which is written, too: compilers load the cursor by 16 bytes
   i32 stages[2];  // of the ring; by turn % 2, as `leave`
-  i32 lamport;  // the turn's half of the rows that say themselves that they are there, plus 1; 0: it has none
+  // The turn's half of the rows that say themselves that they are there, plus 1; 0: it has none. Rows, at most, that
+  // the other half has.
+  i32 lamport, lamport_before;
 };
 static_assert(sizeof(BlockWords) <= kWordsBytes);
 
@@ -271,12 +273,13 @@ ARK_DEVICE u64 needed_of(const Block& b, const Wait& w) {
   if (w.wide != 0) return needed;
   return needed - (ARK_BUG(wrong_epoch) ? w.stride : 0) - ARK_BUG(off_by_one_wait) + ARK_BUG(greedy_wait);
 }
+// Whether the block's step is one of few rows, whose instances tell others by what they store (engine/cuda/lamport.h).
+ARK_DEVICE bool tells(const Block& b) { return b.words->lamport != 0; }
 // Of an instance's waits, those of this step.
 struct Waits {
   i32 first, count;
   ARK_DEVICE Waits(const Block& b, const Instance& i)
-      : first(b.words->lamport != 0 ? 0 : i.few_waits),
-        count(i.waits - (b.words->lamport != 0 ? i.more_waits : i.few_waits)) {}
+      : first(tells(b) ? 0 : i.few_waits), count(i.waits - (tells(b) ? i.more_waits : i.few_waits)) {}
 };
 // Every wait is, but where a bug is seeded. `credit`: it is a receiver's, not a message.
 ARK_DEVICE bool is_awaited(const Wait& w, bool credit) {

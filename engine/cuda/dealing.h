@@ -244,11 +244,11 @@ ARK_BOTH constexpr bool attends_on_tensor_cores(const KvFormat& format, i32 key,
 // The splits that hold keys of an item's queries; the tiles of others have nothing to do.
 struct ItemSplits {
   i32 first = 0, last = 0;
-  ARK_DEVICE ItemSplits(const AttentionItem& item, i32 window, i32 split_keys, i32 splits) {
+  ARK_DEVICE ItemSplits(const AttentionItem& item, i32 window, i32 splits) {
     if (splits == 1) return;
-    if (window > 0 && item.position >= window)
-      first = divide(item.position - window + 1, split_keys).quotient;
-    last = divide(item.position + item.count - 1, split_keys).quotient;
+    const int bits = log2_of(static_cast<u32>(split_keys(item.position)));
+    if (window > 0 && item.position >= window) first = (item.position - window + 1) >> bits;
+    last = (item.position + item.count - 1) >> bits;
   }
   ARK_DEVICE i32 count() const { return last - first + 1; }
   ARK_DEVICE bool has(i32 split) const { return first <= split && split <= last; }

@@ -56,9 +56,10 @@ std::vector<std::vector<int32_t>> dependencies(const Program& program, const Bin
   for (const auto& [instance, accesses] : less) {
     for (const Access& a : accesses) {
       const Range memory = memory_of(program, binding, a.buffer);
-      std::erase_if(touched[at(instance)].pieces, [&](const Touched::Piece& piece) {
-        return piece.writes == a.writes && piece.memory == memory;
-      });
+      std::vector<Touched::Piece>& pieces = touched[at(instance)].pieces;  // of several alike one is meant
+      const auto piece = std::ranges::find_if(
+          pieces, [&](const Touched::Piece& p) { return p.writes == a.writes && p.memory == memory; });
+      if (piece != pieces.end()) pieces.erase(piece);
     }
   }
   for (const auto& [instance, accesses] : more) {

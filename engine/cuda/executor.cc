@@ -153,6 +153,7 @@ class Device final : public DeviceExecutor {
       places_[r].weights = upload_weights(*setups_[r].program, *setups_[r].weights, rank);
       places_[r].arena = zeroed(images_[r]->arena_bytes(), "pages and activations" + rank);
       const Range absent = images_[r]->absent_words();
+      if (absent.begin == absent.end) continue;
       gpu_->fill(places_[r].arena + static_cast<uint64_t>(absent.begin),
                  static_cast<uint64_t>(absent.end - absent.begin), std::byte{0xff});
     }
@@ -271,7 +272,6 @@ class Device final : public DeviceExecutor {
     p.few_stages = images_[0]->few_stages(stages_);
     for (const auto& image : images_) p.few_stages = std::min(p.few_stages, image->few_stages(stages_));
     p.barrier = options_.barrier;
-    p.split_keys = RankImage::split_keys(options_.limits);
   }
 
   // The host evaluates every size of a step; the loop reads them beside the record.

@@ -24,7 +24,6 @@ inline constexpr int kMaxPieces = 512;
 inline constexpr u64 kLineBytes = 64;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
-inline constexpr int kMaxSplits = 8;         // tiles that share one item's keys
 inline constexpr int kTilesAhead = 4;        // of attention, whose first keys are asked for before the wait
 
 inline constexpr int kFewRows = 8;     // of x: one column of products on tensor cores
@@ -284,7 +283,6 @@ struct LoopParameters {
   i32 stages;                  // of the ring of weights
   i32 few_stages;              // of the ring in steps whose products have few rows; or `stages`
   i32 barrier;                 // ignore the phases' waits, join after each phase
-  i32 split_keys;              // keys of an attention split, multiple of kAttentionBlock
 };
 
 static_assert(sizeof(LoopParameters) <= 256 && sizeof(RankTables) <= 256);

@@ -30,9 +30,6 @@ ARK_DEVICE bool is_there(const Four& four) {
   return v.x != kAbsent && v.y != kAbsent && v.z != kAbsent && v.w != kAbsent;
 }
 
-// Whether the step of the block is one of few rows, whose instances exchange so.
-ARK_DEVICE bool tells(const Block& b) { return b.words->lamport != 0; }
-
 // Rows in memory.
 struct Rows {
   float* first;
@@ -50,16 +47,20 @@ ARK_DEVICE Rows rows_at(const Block& b, u64 plain, i32 width, u64 place) {
 
 // ---- borders of steps
 
-// All consumer threads of all processors, as a step of so many rows begins: its half, and the other one cleared.
+// All consumer threads, as a step of so many rows is opened: its half.
 ARK_DEVICE void open_lamport(const Block& b, i32 rows, const LamportState& state) {
   const bool is_open = b.rank->lamport != 0 && rows <= kFewRows;
-  if (b.thread == 0) b.words->lamport = is_open ? state.half + 1 : 0;
-  if (!is_open || ARK_BUG(half_not_cleared)) return;
+  if (b.thread == 0) b.words->lamport = is_open ? state.half + 1 : 0, b.words->lamport_before = state.before;
+}
+
+// All consumer threads of all processors, in the step: the other half, as far as the step before such a one wrote it.
+ARK_DEVICE void clear_lamport(const Block& b) {
+  if (!tells(b) || ARK_BUG(half_not_cleared)) return;
   const i32 quarters = b.rank->lamport_pitch / 4;
   dev::u32x4* const other =
-      at<dev::u32x4>(b.rank->lamport_rows) + static_cast<i64>(state.half ^ 1) * kFewRows * quarters;
+      at<dev::u32x4>(b.rank->lamport_rows) + static_cast<i64>(2 - b.words->lamport) * kFewRows * quarters;
   ARK_ROLLED
-  for (i32 i = b.processor * kConsumers + b.thread; i < state.before * quarters;
+  for (i32 i = b.processor * kConsumers + b.thread; i < b.words->lamport_before * quarters;
        i += b.p.processors * kConsumers)
     dev::st_words(other + i, absent());
 }

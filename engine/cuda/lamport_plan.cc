@@ -22,16 +22,17 @@ class RowFinder {
  public:
   RowFinder(const Program& program, std::span<const ark::Instance> all, const Appended& appended,
             const XParts& parts, const SymbolValues& few)
-      : p_(program), all_(all), appended_(appended), parts_(parts), few_(few) {
+      : p_(program), all_(all), appended_(appended), parts_(parts), few_(few), one_(few) {
+    for (auto& [symbol, value] : one_) value = std::min<int64_t>(value, 1);
     for (const ark::Instance& i : all) accesses_.push_back(accesses(program, i));
   }
 
-  // `gone`: what instances do not access then, though the program says so.
-  LamportPlan run(Accesses& gone) {
+  // `less`: what instances do not access then, though the program says so.
+  LamportPlan run(Accesses& less) {
     found_.out.assign(all_.size(), kNone);
     found_.x.assign(all_.size(), kNone);
     found_.told.resize(all_.size());
-    for (std::size_t i = 0; i < all_.size(); ++i) look_at(i, gone);
+    for (std::size_t i = 0; i < all_.size(); ++i) look_at(i, less);
     return std::move(found_);
   }
 
@@ -60,12 +61,14 @@ class RowFinder {
     }
     const std::size_t rank = writer.rank(out);
     if (rank < axes) return 0;
-    int64_t width = 1, rows = 1;
+    int64_t width = 1, rows = 1, of_one = 1;  // of a step of one token
     for (std::size_t a = rank - axes; a < rank; ++a)
       width *= std::max<int64_t>(0, writer.constant_dim(out, a));
-    for (std::size_t a = 0; a < rank - axes; ++a)
-      rows *= p_.vals[writer.buffer(out).dims[a]].e.evaluate(few_);
-    return width % kRun == 0 && rows <= kFewRows ? width : 0;
+    for (std::size_t a = 0; a < rank - axes; ++a) {
+      const Expr& e = p_.vals[writer.buffer(out).dims[a]].e;
+      rows *= e.evaluate(few_), of_one *= e.evaluate(one_);
+    }
+    return width % kRun == 0 && rows <= kFewRows && of_one <= 1 ? width : 0;
   }
 
   // Whether the instance reads `buffer` as rows of a product's x, and in no other way.
@@ -82,7 +85,7 @@ class RowFinder {
     return std::none_of(pieces.begin(), pieces.end(), [&](int32_t border) { return border % run != 0; });
   }
 
-  void look_at(std::size_t i, Accesses& gone) {
+  void look_at(std::size_t i, Accesses& less) {
     const PhaseOperands writer = operands(i);
     if (is_gone(i) || appended_.of(all_[i].phase) != nullptr || !writer.has(writer.count() - 1)) return;
     const BufferId buffer = root(p_, writer.id(writer.count() - 1));
@@ -100,11 +103,11 @@ class RowFinder {
     }
     if (readers.empty()) return;
     found_.out[i] = found_.pitch;
-    gone[static_cast<int32_t>(i)].push_back({buffer, true});
+    less[static_cast<int32_t>(i)].push_back({buffer, true});
     for (const std::size_t j : readers) {
       found_.x[j] = found_.pitch;
       found_.told[j].push_back(static_cast<int32_t>(i));
-      gone[static_cast<int32_t>(j)].push_back({buffer, false});
+      less[static_cast<int32_t>(j)].push_back({buffer, false});
     }
     found_.pitch += static_cast<int32_t>(width);
   }
@@ -113,7 +116,8 @@ class RowFinder {
   const std::span<const ark::Instance> all_;
   const Appended& appended_;
   const XParts& parts_;
-  const SymbolValues& few_;
+  const SymbolValues few_;
+  SymbolValues one_;                           // of a step of one token
   std::vector<std::vector<Access>> accesses_;  // by instance
   LamportPlan found_;
 };
@@ -160,8 +164,8 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
                          const XParts& parts, const SymbolValues& few, std::span<const SharedSums> sums,
                          const std::vector<int32_t>& also, const Accesses& more) {
   const std::vector<ark::Instance> all = unroll(program);
-  Accesses gone;
-  LamportPlan plan = RowFinder(program, all, appended, parts, few).run(gone);
+  Accesses less;
+  LamportPlan plan = RowFinder(program, all, appended, parts, few).run(less);
   plan.floats = int64_t{2} * kFewRows * plan.pitch;
   for (const SharedSums& own : sums) {
     plan.sums.push_back(own.floats > 0 ? plan.floats : kNone);
@@ -169,9 +173,9 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
     if (own.floats == 0 || own.taker == kNone) continue;
     plan.told[at(own.taker)].push_back(own.instance);
     // The norm behind accesses these, as `more` says.
-    for (const Access& a : accesses_taken_up(program, all[at(own.instance)])) gone[own.instance].push_back(a);
+    for (const Access& a : accesses_taken_up(program, all[at(own.instance)])) less[own.instance].push_back(a);
   }
-  plan.needed = dependencies(program, binding, also, more, appended.done(), gone);
+  plan.needed = dependencies(program, binding, also, more, appended.done(), less);
   cover(plan);
   return plan;
 }

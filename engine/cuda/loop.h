@@ -82,7 +82,7 @@ ARK_DEVICE void read_vals(const Block& b) {
     b.vals[v] = static_cast<i32>(dev::ld_global(vals + v));
   if (b.thread == 0) {
     const u64 longest = dev::ld_global(at<const u64>(b.rank->longest));
-    b.vals[b.rank->val_count] = static_cast<i32>((longest + b.p.split_keys - 1) / b.p.split_keys);
+    b.vals[b.rank->val_count] = most_splits(static_cast<i32>(longest));
   }
 }
 
@@ -268,6 +268,7 @@ ARK_APART void run_case(const LoopParameters& p, i32 n) {
 // The first instances of a step.
 ARK_APART void start_step(const LoopParameters& p) {
   Block b = open_turn_block(p);
+  clear_lamport(b);
   if (b.warp == 0) {
     const Instance* first = at<const Instance>(b.rank->instances);
     ARK_ROLLED
@@ -301,6 +302,9 @@ ARK_APART bool end_instance(const LoopParameters& p, i32 n) {
   if (b.warp == 0 && !ARK_BUG(missing_copy_wait)) dev::cp_async_wait<kFetchAhead - 1>();
   if (ARK_BUG(signal_without_barrier) ? has_stopped(b) : consumers_stopped(b)) {
     if (b.warp == 0) dev::cp_async_wait<0>();  // no copy may be on its way when the block ends
+    const Instance& i = *instance_buffers(b, n).instances;
+    // Who waited for words left no record.
+    if (b.thread == 0) give_up(p, LoopWait::kPhase, i.phase, i.trip, b.step, 0, 0, false);
     return false;
   }
   if (b.thread != 0 || b.words->raises == 0) return true;

@@ -32,11 +32,6 @@ int32_t weights_of(const Stream& s) { return s.second == kNowhere ? 1 : 2; }
 
 }  // namespace
 
-int32_t RankImage::split_keys(const RunnerLimits& limits) {
-  const int32_t blocks = (limits.max_length + kAttentionBlock - 1) / kAttentionBlock;
-  return std::max(1, (blocks + kMaxSplits - 1) / kMaxSplits) * kAttentionBlock;
-}
-
 RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
                      std::size_t program, int32_t groups, const TileShape& tiles)
     : setup_(setup),
@@ -325,8 +320,7 @@ void RankImage::plan_memory(uint64_t instances) {
 // Per row (token and head) and split: sums of values, maximum and sum of weights, padded.
 void RankImage::plan_attention() {
   const Program& p = *setup_.program;
-  const int32_t splits =
-      (options_.limits.max_length + split_keys(options_.limits) - 1) / split_keys(options_.limits);
+  const int32_t splits = most_splits(options_.limits.max_length);
   if (splits <= 1) return;
   uint64_t partials = 0, arrivals = 0;
   for (const Phase& phase : p.phases) {

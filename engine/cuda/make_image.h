@@ -70,8 +70,6 @@ class RankImage {
   std::vector<std::byte> tables(const RankPlaces& places) const;
   // The rank as LoopParameters::ranks has it.
   RankTables rank_tables(const RankPlaces& places) const;
-  // Keys of an attention split; equal on all ranks.
-  static int32_t split_keys(const RunnerLimits& limits);
 
  private:
   friend class InstanceFiller;

@@ -107,11 +107,13 @@ ARK_DEVICE void cut_items(const Block& b) {
     i32 at_item = 0;
     ARK_ROLLED
     for (i32 before = 0; before < s; ++before)
-      at_item += (sequences[before].count + kItemTokens - 1) / kItemTokens;
+      at_item += count_items(sequences[before].kv_length, sequences[before].count);
     const StepSequence own = sequences[s];
     ARK_ROLLED
-    for (i32 i = 0; i < own.count; i += kItemTokens)
-      items[at_item++] = {own.slot, own.first + i, dev::min(kItemTokens, own.count - i), own.kv_length + i};
+    for (i32 i = 0, tokens = 0; i < own.count; i += tokens) {
+      tokens = item_tokens(own.kv_length + i, own.count - i);
+      items[at_item++] = {own.slot, own.first + i, tokens, own.kv_length + i};
+    }
   }
   if (b.warp != 0) return;
   float longest = 0;  // exact: lengths are far below 2^24

@@ -68,7 +68,41 @@ enum EpilogueBits : unsigned {
   kEpilogueActivations = kEpilogueRelu | kEpilogueSilu | kEpilogueGelu | kEpilogueGeluTanh,
 };
 
-// One of a step's pieces of attention work. Items never cross sequences.
+// Keys that a tile of attention takes on a device, by the position of the query: the more, the further behind, so that
+// there are at most kMaxSplits such splits. Whatever the longest sequence may be, and whatever else is in a step.
+inline constexpr int kSplitKeys = 512, kMaxSplits = 8;
+ARK_BOTH constexpr int split_keys(int position) {
+  int keys = kSplitKeys;
+  while (position / kMaxSplits >= keys) keys *= 2;
+  return keys;
+}
+// Splits of no more than so many keys: of the longest sequence, and of shorter ones.
+ARK_BOTH constexpr int most_splits(int keys) {
+  return keys > kSplitKeys * (kMaxSplits - 1) ? kMaxSplits : (keys + kSplitKeys - 1) / kSplitKeys;
+}
+
+// Of `count` tokens from `position` on, those whose splits are as large as the first one's.
+ARK_BOTH constexpr int alike_tokens(int position, int count) {
+  const int alike = split_keys(position) * kMaxSplits - position;
+  return alike < count ? alike : count;
+}
+// Items of so many tokens.
+ARK_BOTH constexpr int count_items(int position, int count) {
+  int items = 0;
+  while (count > 0) {
+    const int alike = alike_tokens(position, count);
+    items += (alike + kItemTokens - 1) / kItemTokens;
+    position += alike, count -= alike;
+  }
+  return items;
+}
+// Tokens of the first one of them.
+ARK_BOTH constexpr int item_tokens(int position, int count) {
+  const int alike = alike_tokens(position, count);
+  return alike < kItemTokens ? alike : kItemTokens;
+}
+
+// One of a step's pieces of attention work. Items never cross sequences; splits of an item's tokens are of one size.
 struct AttentionItem {
   int slot = 0;
   int first = 0;     // index into the step's tokens

@@ -16,7 +16,7 @@ void in_range(int64_t value, int64_t end, const char* what) {
 
 int64_t count_items(std::span<const StepSequence> sequences) {
   int64_t items = 0;
-  for (const StepSequence& s : sequences) items += (s.count + kItemTokens - 1) / kItemTokens;
+  for (const StepSequence& s : sequences) items += count_items(s.kv_length, s.count);
   return items;
 }
 

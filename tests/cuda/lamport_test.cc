@@ -1,12 +1,15 @@
 // What steps of few rows exchange without counters, and that they wait for all else.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/index.h"
 #include "engine/compile.h"
 #include "engine/cuda/image.h"
 #include "engine/cuda/lamport_plan.h"
+#include "engine/cuda/taken_up.h"
 #include "engine/program/opcodes.h"
 #include "tests/engine/token_graphs.h"
 
@@ -19,6 +22,8 @@ using test::TokenGraphOptions;
 struct Planned {
   Compiled compiled;
   std::vector<ark::Instance> all;
+  std::vector<int32_t> takers;
+  std::vector<SharedSums> sums;  // of all products
   LamportPlan plan;
 
   Planned(const DecoderModel& model, int32_t ranks) {
@@ -27,10 +32,16 @@ struct Planned {
     options.kv_dtype = DType::kF16;
     compiled = compile_decoder(model, options);
     all = unroll(program());
+    std::map<int32_t, std::vector<Access>> more = Appended(program()).accesses(program(), binding());
+    takers = cuda::takers(program(), binding(), longest_row(kLargeTiles));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!is_product(code(i))) continue;
+      sums.push_back({static_cast<int32_t>(i), 64, takers[i]});
+      if (takers[i] != kNone) more[takers[i]] = accesses_taken_up(program(), all[i]);
+    }
     plan = plan_lamport(program(), binding(), Appended(program()), XParts(program()),
-                        {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, {},
-                        std::vector<int32_t>(all.size(), kNone),
-                        Appended(program()).accesses(program(), binding()));
+                        {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, sums,
+                        std::vector<int32_t>(all.size(), kNone), more);
   }
   const Program& program() const { return compiled.programs[0]; }
   const Binding& binding() const { return compiled.bindings[0]; }
@@ -38,6 +49,9 @@ struct Planned {
   OpCode code(std::size_t i) const { return program().variants[phase(i).variant].code; }
   BufferId operand(std::size_t i, std::size_t n) const {
     return root(program(), resolve(program(), phase(i), phase(i).operands[n], all[i].trip));
+  }
+  bool has(std::size_t i, std::size_t n) const {
+    return resolve(program(), phase(i), phase(i).operands[n], all[i].trip) != kNone;
   }
   bool is_gone(std::size_t i) const { return Appended(program()).is_done(all[i].phase); }
 };
@@ -70,7 +84,7 @@ TEST(LamportPlan, TellsWhatOnlyProductsRead) {
       EXPECT_EQ(attentions, o.layers - 1);
       EXPECT_EQ(products, is_gpt2 || weight == DType::kBF16 ? o.layers : 0);
       EXPECT_EQ(p.plan.pitch % 16, 0);
-      EXPECT_EQ(p.plan.floats, int64_t{2} * kFewRows * p.plan.pitch);
+      EXPECT_EQ(p.plan.floats, int64_t{2} * kFewRows * p.plan.pitch + 64 * std::ssize(p.sums));
       for (std::size_t i = 0; i < p.all.size(); ++i) {
         if (p.plan.x[i] == kNone) continue;
         EXPECT_TRUE(is_product(p.code(i)));
@@ -84,6 +98,18 @@ TEST(LamportPlan, TellsWhatOnlyProductsRead) {
 bool meet(const Planned& p, std::size_t a, std::size_t b) {
   const auto touched = [&](std::size_t i) {
     std::vector<Access> all = accesses(p.program(), p.all[i]);
+    // Who takes up a product's sums accesses its residual and output in its place.
+    const auto other = std::find(p.takers.begin(), p.takers.end(), static_cast<int32_t>(i));
+    if (other != p.takers.end()) {
+      const auto product = static_cast<std::size_t>(other - p.takers.begin());
+      all.push_back({p.operand(product, 4), true});
+      if (p.has(product, 3)) all.push_back({p.operand(product, 3), false});
+    }
+    if (p.takers[i] != kNone) {
+      std::erase_if(all, [&](const Access& access) { return access.writes; });
+      const bool has_own = p.has(i, 3) && p.operand(i, 3) != p.operand(i, 0);  // else x is read all the same
+      std::erase_if(all, [&](const Access& access) { return has_own && access.buffer == p.operand(i, 3); });
+    }
     std::erase_if(all, [&](const Access& access) {
       const bool is_out = p.plan.out[i] != kNone && access.writes &&
                           access.buffer == p.operand(i, p.phase(i).operands.size() - 1);
@@ -101,28 +127,41 @@ bool meet(const Planned& p, std::size_t a, std::size_t b) {
   return false;
 }
 
-TEST(LamportPlan, AllElseIsWaitedFor) {
-  for (const int32_t ranks : {1, 2}) {
-    const Planned p(test::llama_tokens(shape_of(DType::kBF16)), ranks);
-    std::vector<std::vector<bool>> before(p.all.size(), std::vector<bool>(p.all.size()));
-    int told = 0;  // by nothing else
-    for (std::size_t i = 0; i < p.all.size(); ++i) {
-      for (const int32_t n : p.plan.needed[i]) {
-        ASSERT_LT(at(n), i);
-        before[i][at(n)] = true;
-        for (std::size_t k = 0; k < at(n); ++k) before[i][k] = before[i][k] || before[at(n)][k];
-      }
-      for (std::size_t j = 0; j < i; ++j) {
-        if (p.is_gone(i) || p.is_gone(j)) continue;
-        if (p.plan.x[i] != kNone && p.plan.x[i] == p.plan.out[j]) {
-          told += !before[i][j];
-        } else if (meet(p, j, i)) {
-          EXPECT_TRUE(before[i][j]) << p.phase(i).name << " does not wait for " << p.phase(j).name;
-        }
+void expect_all_else_is_waited_for(const Planned& p) {
+  std::vector<std::vector<bool>> before(p.all.size(), std::vector<bool>(p.all.size()));
+  int told = 0;  // by nothing else
+  for (std::size_t i = 0; i < p.all.size(); ++i) {
+    for (const int32_t n : p.plan.needed[i]) {
+      ASSERT_LT(at(n), i);
+      before[i][at(n)] = true;
+      for (std::size_t k = 0; k < at(n); ++k) before[i][k] = before[i][k] || before[at(n)][k];
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (p.is_gone(i) || p.is_gone(j)) continue;
+      if (p.plan.x[i] != kNone && p.plan.x[i] == p.plan.out[j]) {
+        told += !before[i][j];
+      } else if (meet(p, j, i)) {
+        EXPECT_TRUE(before[i][j]) << p.phase(i).name << " does not wait for " << p.phase(j).name;
       }
     }
-    EXPECT_GE(told, 3 * 5) << "q, k, v, gate and up, and down of each layer";
   }
+  EXPECT_GE(told, 3 * 5) << "of each layer q, k, v, and the MLP's products";
+  EXPECT_TRUE(fits(p.program(), p.plan, p.plan.needed));
+}
+
+TEST(LamportPlan, AllElseIsWaitedFor) {
+  for (const int32_t ranks : {1, 2})
+    expect_all_else_is_waited_for(Planned(test::llama_tokens(shape_of(DType::kBF16)), ranks));
+  TokenGraphOptions own = shape_of(DType::kF16);
+  own.kv_heads = own.heads, own.adds_own = true;
+  expect_all_else_is_waited_for(Planned(test::gpt2_tokens(own), 1));
+}
+
+TEST(LamportPlan, TooManyWaitsDoNotFit) {
+  const Planned p(test::llama_tokens(shape_of(DType::kBF16)), 1);
+  std::vector<std::vector<int32_t>> others(p.all.size());
+  for (int32_t n = 0; n <= kMaxWaits; ++n) others.back().push_back(n);
+  EXPECT_FALSE(fits(p.program(), p.plan, others));
 }
 
 }  // namespace

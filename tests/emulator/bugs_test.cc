@@ -379,6 +379,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(half_not_cleared, halves),
       ARK_DEVICE_BUG(sums_not_awaited, grouped),
       ARK_DEVICE_BUG(sums_not_cleared, grouped),
+      ARK_DEVICE_BUG(sums_not_cleared, alone),
+      ARK_DEVICE_BUG(sums_not_awaited, alone),
       ARK_DEVICE_BUG(every_one_gathers, grouped),
       // attention on tensor cores
       ARK_DEVICE_BUG(queries_without_barrier, attended),

@@ -91,6 +91,26 @@ TEST(FewRows, OfAnyNumberInTurnsGiveTheSameBits) {
   }
 }
 
+// A product whose x is its residual, too: who adds up its sums reads the one, and it waits for the other all the same.
+TEST(FewRows, OfProductsThatAddTheirOwnXAreWaitedFor) {
+  TokenGraphOptions o;
+  o.layers = 2, o.hidden = 64, o.head_dim = 16, o.adds_own = true;
+  const DecoderModel model = gpt2_tokens(o);
+  const auto prompt = random_tokens(11, 7, o.vocabulary);
+  const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 11, 2);
+  for (const auto schedule :
+       {emulator::Schedule::kFixed, emulator::Schedule::kRandom, emulator::Schedule::kPct}) {
+    const auto world = std::make_shared<emulator::World>(emulator::Options{
+        .schedule = schedule, .landing = emulator::Landing::kRandom, .seed = 3, .detector = true});
+    RunnerSetup setup = device(1, 3, 2);
+    setup.options.gpu =
+        std::make_shared<emulator::EmulatedGpu>(world, emulator::EmulatedGpuOptions{.processors = 3});
+    expect_near_until_a_tie(expected, run_greedy(*make_runner(model, setup), prompt, 6, 2));
+    const auto failure = world->failure();
+    EXPECT_FALSE(failure) << failure->what();
+  }
+}
+
 // No number is taken for one that is not there: not a NaN of all ones either.
 TEST(FewRows, OfNansOfAllOnesCome) {
   TokenGraphOptions o;
@@ -217,21 +237,82 @@ TEST(SmallGpu, ChangesNoBit) {
   }
 }
 
-// Contexts beyond one split of keys, with a window and without.
-TEST(LongContext, SplitsOverTiles) {
+TokenGraphOptions long_context(int64_t positions) {
   TokenGraphOptions o;
-  o.layers = 1;
-  o.heads = 2;
-  o.kv_heads = 1;
-  o.max_positions = 400;
+  o.layers = 1, o.heads = 2, o.kv_heads = 1, o.max_positions = positions;
+  return o;
+}
+
+// Contexts beyond one split of keys.
+TEST(LongContext, SplitsOverTiles) {
+  const TokenGraphOptions o = long_context(640);
   const DecoderModel model = llama_tokens(o);
-  const auto prompt = random_tokens(300, 7, o.vocabulary);
+  const auto prompt = random_tokens(kSplitKeys + 40, 7, o.vocabulary);
   RunnerSetup cpu = oracle(), gpu = device(1);
-  for (RunnerSetup* s : {&cpu, &gpu}) s->max_length = 400, s->max_tokens = 128, s->page_size = 16;
+  for (RunnerSetup* s : {&cpu, &gpu}) s->max_length = 640, s->max_tokens = 128, s->page_size = 16;
   const Rows expected = run_greedy(*make_runner(model, cpu), prompt, 128, 1);
   const Rows got = run_greedy(*make_runner(model, gpu), prompt, 128, 1);
   expect_near_until_a_tie(expected, got);
   EXPECT_TRUE(same_bits(got, run_greedy(*make_runner(model, gpu), prompt, 97, 1)));
+}
+
+// Where splits grow, behind so many tokens that there would be too many: items are cut, and all splits of either size
+// are merged, in order, whatever the chunks are.
+TEST(LongContext, SplitsGrowBehindTheirMost) {
+  constexpr int32_t kGrown = kSplitKeys * kMaxSplits, kBefore = 6, kAfter = 5, kPage = 32;
+  const TokenGraphOptions o = long_context(2 * kGrown);
+  const DecoderModel model = llama_tokens(o);
+  const auto tokens = random_tokens(kGrown + kAfter, 7, o.vocabulary);
+  const auto rows_of = [&](RunnerSetup setup, const std::vector<int32_t>& chunks) {
+    setup.max_length = kGrown + 64, setup.max_tokens = 24, setup.page_size = kPage, setup.pages = 8;
+    const auto runner = make_runner(model, setup);
+    // All tokens but the last ones are there: those of one page, again and again; the last page is its own.
+    int32_t page = 0;
+    StepDescriptor first, second;
+    Sequence filled{.slot = 0, .tokens = tokens};
+    add_chunk(first, filled, 20, kPage, page, false, 0);
+    runner->post(first);
+    wait_for(*runner);
+    add_chunk(second, filled, kPage - 20, kPage, page, false, 0);
+    second.page_copies = {{0, 1}};
+    for (int32_t i = 0; i < kGrown / kPage; ++i)
+      second.page_deltas.push_back({1, i, i + 1 < kGrown / kPage ? 0 : 1});
+    runner->post(second);
+    wait_for(*runner);
+    const Sequence rest{.slot = 1,
+                        .tokens = tokens,
+                        .cached = kGrown - kBefore,
+                        .pages = std::vector<int32_t>(kGrown / kPage)};
+    return run_chunks(*runner, rest, chunks, 2);
+  };
+  const Rows whole = rows_of(device(1), {kBefore + kAfter}),
+             single = rows_of(device(1), std::vector<int32_t>(11, 1)), both = rows_of(device(1), {2, 9});
+  EXPECT_TRUE(same_bits({whole.back()}, {single.back()}));
+  EXPECT_TRUE(same_bits({whole.back()}, {both.back()}));
+  const Rows expected = rows_of(oracle(), std::vector<int32_t>(11, 1));
+  for (std::size_t r = 0; r < expected.size(); ++r)
+    for (std::size_t v = 0; v < expected[r].size(); ++v)
+      ASSERT_FALSE(!(std::fabs(expected[r][v] - single[r][v]) <= kDecoderBound)) << "row " << r;
+}
+
+// Items tile a run of tokens, are no longer than they may be, and none has splits of two sizes.
+TEST(LongContext, ItemsAreAlike) {
+  for (const int position : {0, 1, 500, 4095, 4096, 8190, 16380, 100'000}) {
+    for (const int count : {1, 15, 16, 17, 100, 5000, 40'000}) {
+      int items = 0;
+      for (int done = 0, own = 0; done < count; done += own, ++items) {
+        own = item_tokens(position + done, count - done);
+        ASSERT_GT(own, 0);
+        ASSERT_LE(own, kItemTokens);
+        const int first = position + done, keys = split_keys(first);
+        ASSERT_EQ(split_keys(first + own - 1), keys);
+        ASSERT_LE((first + own - 1) / keys, kMaxSplits - 1);
+        ASSERT_LE((first + own - 1) / keys + 1, most_splits(position + count));
+      }
+      EXPECT_EQ(items, count_items(position, count));
+      EXPECT_LE(items, most_items(count, 1)) << position << " + " << count;
+    }
+  }
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ struct TokenGraphOptions {
   int64_t layers = 2, hidden = 32, heads = 4, kv_heads = 4, head_dim = 8, intermediate = 64, vocabulary = 101;
   int64_t max_positions = 64;
   bool tied = true;          // the head reads the embedding table
+  bool adds_own = false;     // GPT-2: behind each MLP a product to which its own x is added
   bool select_early = true;  // rows are selected behind the last attention, else before the head
   // llama: an operator over rows of features scales what each MLP adds; composed: the softmax, of other operators.
   enum class Router { kNone, kRowwise, kComposed } router = Router::kNone;
@@ -225,6 +226,7 @@ inline DecoderModel gpt2_tokens(TokenGraphOptions options = {}) {
     ValueId h = b.linear(norm(x, p + "ln_2"), p + "c_fc", o.intermediate, true);
     h = b.same(Op::kGelu, p + "gelu", {h}, {{key::kApproximate, "tanh"}});
     x = b.same(Op::kAdd, p + "add_2", {x, b.linear(h, p + "c_proj2", o.hidden, true)});
+    if (o.adds_own) x = b.same(Op::kAdd, p + "add_3", {x, b.linear(x, p + "own", o.hidden, true)});
   }
   if (!o.select_early || o.layers == 0) x = b.select(x, "rows");
   x = norm(x, "ln_f");

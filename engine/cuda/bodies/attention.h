@@ -1,9 +1,9 @@
 // Causal attention over paged keys and values, with grouped queries, window, softcap, slopes and sinks.
 //
-// Tile: item, KV head, split (AttentionTile). A split is split_keys keys by absolute position; of each kAttentionBlock
-// keys in it, warp w takes the w-th 32. A warp keeps an online softmax per row (arXiv:1805.02867), warps are merged in
-// order, then splits in order: what a row comes to depends on its own position only. Keys and values are read once for
-// kRows rows. X: what is stored (bodies/parts.h).
+// Tile: item, KV head, split (AttentionTile). A split is split_keys() keys by absolute position; of each
+// kAttentionBlock keys in it, warp w takes the w-th 32. A warp keeps an online softmax per row (arXiv:1805.02867),
+// warps are merged in order, then splits in order: what a row comes to depends on its own position only. Keys and
+// values are read once for kRows rows. X: what is stored (bodies/parts.h).
 //
 // Keys and values of 16 bits are multiplied on tensor cores, whatever the rows, others by multiply-adds.
 #pragma once

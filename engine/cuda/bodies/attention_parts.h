@@ -43,7 +43,7 @@ ARK_DEVICE void prefetch_tile(const LoopParameters& p, const Instance& i, const 
   const Block b = open_block(p, 0, 0);
   const i32 kv_heads = i.attention.kv_heads, size = i.attention.page_size, window = i.attention.window;
   const AttentionItem item = dev::ld_global(at<const AttentionItem>(b.rank->items) + tile.item);
-  const i32 key = tile.split * p.split_keys + b.thread;
+  const i32 key = tile.split * split_keys(item.position) + b.thread;
   const bool is_seen = window == 0 || key - b.lane + 32 > item.position - window + 1;
   if (!is_seen || key >= item.position + item.count) return;
   const Division place = divide(key, size);
@@ -127,7 +127,7 @@ struct AttentionRows {
     const AttentionItem item = dev::ld_global(at<const AttentionItem>(call.b.rank->items) + tile.item);
     const i32* table = at<const i32>(call.i.attention.head_table);
     const i32 begin = dev::ld_nc(table + tile.kv), end = dev::ld_nc(table + tile.kv + 1);
-    const ItemSplits own(item, call.size(call.i.attention.window), call.b.p.split_keys, call_splits(call));
+    const ItemSplits own(item, call.size(call.i.attention.window), call_splits(call));
     dev::sync_warp();  // the one before is read
     if (call.b.lane == 0)
       task() = {item,        tile.item,   tile.kv,
@@ -189,8 +189,7 @@ struct AttentionRows {
     if (call.b.thread == 0) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
     constexpr int kFours = kValue / 4;
     const i32 first_split =
-        ItemSplits(task().item, call.size(call.i.attention.window), call.b.p.split_keys, call_splits(call))
-            .first;
+        ItemSplits(task().item, call.size(call.i.attention.window), call_splits(call)).first;
     ARK_ROLLED
     for (int e = call.b.thread; e < rows * kFours; e += kConsumers) {
       const int row = e / kFours, d = e % kFours * 4;

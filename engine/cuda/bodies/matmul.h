@@ -143,7 +143,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   ARK_DEVICE static constexpr bool is_fma() { return kPath == kFma; }
   ARK_DEVICE const i32* borders() const { return reinterpret_cast<const i32*>(call.b.scratch); }
 
-  // x of the batch whose pieces begin at `border`; parts are on their way then.
+  // x of the batch whose pieces begin at `border`; parts may be on their way then.
   ARK_DEVICE void load_batch(const XRows& to, const i32* border) const {
     const bool apart = is_apart();
     if (tells(call.b) && call.i.lamport_x != 0) {

@@ -28,12 +28,11 @@ ARK_DEVICE i64 place_of_partials(const Stream& s, i32 rows, i32 group, i32 panel
 struct Partials {
   float* first;
   i32 rows;
-  i64 floats;  // of a group
+  i64 apart;  // floats from group to group
   ARK_DEVICE Partials(const Call& call, const Stream& s, u64 lamport, i32 m)
       : first(at<float>(tells(call.b) ? lamport : s.partials)), rows(tells(call.b) ? kFewRows : m) {
-    floats = place_of_partials(s, rows, 1, 0, 0);
+    apart = place_of_partials(s, rows, 1, 0, 0);
   }
-  ARK_DEVICE i64 apart() const { return floats; }
 };
 
 // The balanced pairwise sum of a node of `size` groups, `apart` floats apart: four elements at once. In steps of few
@@ -263,11 +262,12 @@ struct ProductOutput : Quiet {
     ARK_ROLLED
     for (i32 i = call.b.thread; i < at_once * each * quarters; i += kConsumers) {
       const Division place = divide(i, quarters);
-      float* first = from + place.quotient * size * all.apart() + place.rest * 4;
+      float* first = from + place.quotient * size * all.apart + place.rest * 4;
       // The emulator misses what is returned in place.
-      const dev::f32x4 sum = sum_of_groups(call.b, first, all.apart(), size);
+      const dev::f32x4 sum = sum_of_groups(call.b, first, all.apart, size);
       *reinterpret_cast<dev::f32x4*>(sums + i * 4) = sum;
     }
+    dev::sync_warp();
     consumers_sync();
     ARK_ROLLED
     for (int e = call.b.thread; e < elements; e += kConsumers) {

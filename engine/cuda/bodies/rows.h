@@ -149,14 +149,16 @@ struct Norm : Quiet {
       float* first =
           from.first + place_of_partials(s, from.rows, 0, k >> panel_bits, row) + (k & (s.panel - 1));
       const dev::f32x4 sum =
-          sum_of_groups(call.b, first, from.apart(), ARK_BUG(group_left_out) ? groups / 2 : groups);
+          sum_of_groups(call.b, first, from.apart, ARK_BUG(group_left_out) ? groups / 2 : groups);
       const dev::f32x4 v = {
           epilogue(bits, sum.x, {bias.x, residual.x}), epilogue(bits, sum.y, {bias.y, residual.y}),
           epilogue(bits, sum.z, {bias.z, residual.z}), epilogue(bits, sum.w, {bias.w, residual.w})};
       dev::st_global(reinterpret_cast<dev::f32x4*>(x + k), v);
       *reinterpret_cast<dev::f32x4*>(here + k) = v;
     }
-    if (!ARK_BUG(taken_up_without_barrier)) consumers_sync();
+    if (ARK_BUG(taken_up_without_barrier)) return;
+    dev::sync_warp();
+    consumers_sync();
   }
 
   // The model's numbers come from memory, unless they are asked for before the wait.

@@ -182,6 +182,7 @@ ARK_APART void take_told(const LoopParameters& p, const float* start, i32 pitch,
       }
     }
   }
+  dev::sync_warp();  // lanes have waited each for itself; barriers are for whole warps
 }
 // Those that this thread has begun to copy.
 ARK_DEVICE void wait_for_parts() {

@@ -18,7 +18,7 @@ namespace {
 struct InstanceState {
   Lineup line = 0;
   std::unique_ptr<const ProductWork> product;  // null: another body
-  // Of a product, by output: groups that are there, when the last one came, and who waits for them.
+  // Of a product, by output: groups that are there, when the last one can be seen, and who waits for them.
   std::vector<int32_t> arrivals;
   std::vector<double> arrived;
   std::vector<int32_t> gatherers;
@@ -97,7 +97,7 @@ class Replay {
     for (int32_t p = 0; p < processors_; ++p) {
       next_tile(p);
       push(rates_.open.value, What::kIssue, p);
-      advance(p, rates_.open.value);
+      advance(p, rates_.open.value + static_cast<double>(t_.cleared_bytes()) / rates_.share.value);
     }
     while (!events_.empty()) {
       const Event e = events_.top();
@@ -302,8 +302,9 @@ class Replay {
     InstanceState& s = state(b.next);
     const StreamTiles& tiles = product(p).tiles();
     const std::size_t output = at(int64_t{tile(p).panel} * tiles.blocks + tile(p).block);
-    s.arrived[output] = std::max(s.arrived[output], now);
-    if (tile(p).group + 1 == tiles.groups) s.gatherers[output] = p;
+    const bool is_gatherer = tile(p).group + 1 == tiles.groups;
+    s.arrived[output] = std::max(s.arrived[output], now + (is_gatherer ? 0 : heard()));
+    if (is_gatherer) s.gatherers[output] = p;
     const bool are_there = ++s.arrivals[output] == tiles.groups;
     const int32_t gatherer = s.gatherers[output];
     if (gatherer != p) next_own_tile(p, now);
@@ -314,7 +315,7 @@ class Replay {
       Work w = product(p).join_work();
       return w += product(p).gather_work(tile(p));
     }();
-    next_own_tile(p, now + heard() + time_of(work));
+    next_own_tile(p, now + time_of(work));
   }
 
   void join(int32_t p, double now) {

@@ -57,13 +57,16 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
 
   int64_t tokens = 0, longest = 0;
   for (const StepShape::Sequence& s : shape.sequences) {
-    for (int32_t i = 0; i < s.count; i += kItemTokens)
-      items_.push_back({0, static_cast<int>(tokens) + i, std::min(kItemTokens, s.count - i), s.cached + i});
+    for (int32_t i = 0, count = 0; i < s.count; i += count) {
+      count = item_tokens(s.cached + i, s.count - i);
+      items_.push_back({0, static_cast<int>(tokens) + i, count, s.cached + i});
+    }
     tokens += s.count;
     longest = std::max<int64_t>(longest, s.cached + s.count);
   }
   stages_ = tokens <= kFewRows ? images[0]->few_stages(machine.stages) : machine.stages;  // rows are no more
   tells_ = tokens <= kFewRows && rank.lamport != 0;
+  if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
   read_needs();
   read_told();
   const SymbolValues symbols = {{"items", std::ssize(items_)},
@@ -71,8 +74,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
                                 {"rows", std::ssize(shape.sequences)},
                                 {"tokens", tokens}};
   for (const Val& val : program_->vals) vals_.push_back(static_cast<i32>(val.e.evaluate(symbols)));
-  split_keys_ = RankImage::split_keys(options.limits);
-  splits_ = static_cast<int32_t>((longest + split_keys_ - 1) / split_keys_);
+  splits_ = most_splits(static_cast<int32_t>(longest));
 }
 
 template <class T>

@@ -47,11 +47,12 @@ class StepTables {
   const std::vector<std::vector<int32_t>>& told() const { return told_; }
   // Whether instances of this step tell others so.
   bool tells() const { return tells_; }
+  // Bytes that a processor clears before the first instance, if the step before had as many rows.
+  int64_t cleared_bytes() const { return cleared_bytes_; }
   // Of an instance, those that it waits for in this step.
   int32_t waits(const Instance& i) const;
   const std::vector<AttentionItem>& items() const { return items_; }
   int32_t splits() const { return splits_; }
-  int32_t split_keys() const { return split_keys_; }
 
   i32 size(Size s) const { return s >= 0 ? s : vals_[static_cast<std::size_t>(~s)]; }
   i64 product(const Size (&sizes)[4]) const {
@@ -79,8 +80,9 @@ class StepTables {
   std::vector<std::vector<int32_t>> needs_, told_;
   std::vector<AttentionItem> items_;
   std::vector<i32> vals_;
-  int32_t splits_ = 1, split_keys_ = 0, stages_ = 0;
+  int32_t splits_ = 1, stages_ = 0;
   bool tells_ = false;
+  int64_t cleared_bytes_ = 0;
 };
 
 }  // namespace ark::cuda::cost

@@ -182,7 +182,7 @@ Work prefetch_tile(const StepTables& t, const Instance& i, int64_t number) {
   const AttentionItem& item = t.items()[at(tile.item)];
   const int32_t window = t.size(i.attention.window), newest = item.position + item.count - 1,
                 oldest = window > 0 ? item.position - window + 1 : 0;
-  const int32_t begin = tile.split * t.split_keys();
+  const int32_t begin = tile.split * split_keys(item.position);
   bool has_key = false;
   for (int32_t first = begin; first < begin + kAttentionBlock; first += 32)
     has_key = has_key || (first <= newest && first + 32 > oldest);
@@ -282,8 +282,8 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
   for (int64_t number = tiles.first; number < tiles.last; ++number) {
     const AttentionTile tile = tile_of(t, number);
     const AttentionItem& item = t.items()[at(tile.item)];
-    const int32_t rows = item.count * group, begin = tile.split * t.split_keys();
-    const ItemSplits splits(item, window, t.split_keys(), t.splits());
+    const int32_t rows = item.count * group, keys = split_keys(item.position), begin = tile.split * keys;
+    const ItemSplits splits(item, window, t.splits());
     all += loads(1);  // the item, and beside it the heads
     all.cycles += (t.splits() > 1 ? 5 : 2) * kCall;
     if (!splits.has(tile.split)) continue;
@@ -291,7 +291,7 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       const int32_t count = std::min(at_once, rows - row0);
       const int32_t newest = item.position + (row0 + count - 1) / group,
                     oldest = window > 0 ? item.position + row0 / group - window + 1 : 0,
-                    end = std::min(begin + t.split_keys(), newest + 1);
+                    end = std::min(begin + keys, newest + 1);
       int32_t first = begin;
       while (first + 32 <= oldest) first += kAttentionBlock;
       const int32_t blocks = std::max(0, up(end - first, kAttentionBlock)),
