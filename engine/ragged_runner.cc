@@ -339,9 +339,10 @@ void serve_steps(Engine& engine, uint32_t channel) {
 
 }  // namespace
 
-// A sequence's last item may be short, and the one before where splits grow, which happens once in so many tokens.
+// Places where splits grow are whole items apart: only before the first one and behind the last one may an item be
+// short.
 int32_t most_items(int32_t tokens, int32_t sequences) {
-  return 2 * sequences + tokens / kItemTokens + tokens / (kSplitKeys * kMaxSplits);
+  return std::min(tokens, 2 * sequences + tokens / kItemTokens);
 }
 
 int64_t page_bytes(const std::vector<Program>& programs) {

@@ -167,9 +167,10 @@ ARK_APART void give_up(const LoopParameters& p, LoopWait what, i32 phase, i32 tr
   const Block b = open_block(p, step, 0);
   LoopControl* host = at<LoopControl>(p.host);
   FaultRecord* record = at<FaultRecord>(b.p.host + sizeof(LoopControl)) + dev::block_id();
+  // `what` is claimed as all ones first: before others of the block learn of it, who would write why they leave.
+  const bool is_first = dev::atom_cas<dev::Scope::sys>(&record->what, 0u, ~0u) == 0;
   dev::st_shared_relaxed(&b.words->stopped, 1);
-  // `what` is claimed as all ones first.
-  if (dev::atom_cas<dev::Scope::sys>(&record->what, 0u, ~0u) != 0) return;
+  if (!is_first) return;
   record->rank = b.rank->rank;
   record->processor = b.processor;
   record->phase = phase;

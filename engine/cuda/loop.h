@@ -268,7 +268,6 @@ ARK_APART void run_case(const LoopParameters& p, i32 n) {
 // The first instances of a step.
 ARK_APART void start_step(const LoopParameters& p) {
   Block b = open_turn_block(p);
-  clear_lamport(b);
   if (b.warp == 0) {
     const Instance* first = at<const Instance>(b.rank->instances);
     ARK_ROLLED
@@ -276,8 +275,9 @@ ARK_APART void start_step(const LoopParameters& p) {
       const Instance& i = first[dev::min(n, b.rank->instance_count - 1)];
       fetch_instance(b, n, i.first_wait, i.waits, i.first_message, i.messages);
     }
-    dev::cp_async_wait<kFetchAhead - 1>();
   }
+  clear_lamport(b);
+  if (b.warp == 0) dev::cp_async_wait<kFetchAhead - 1>();
   consumers_sync();
 }
 

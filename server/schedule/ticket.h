@@ -17,7 +17,8 @@
 
 namespace ark::schedule {
 
-// Tokens of a sequence that a step may draft: with the one that is known they are one piece of attention work.
+// Tokens of a sequence that a step may draft: with the one that is known they are one piece of attention
+// work, seldom two (split_keys()).
 inline constexpr int32_t kMostDrafts = kItemTokens - 1;
 
 struct GenerateRequest {

@@ -160,7 +160,12 @@ TEST(LamportPlan, AllElseIsWaitedFor) {
 TEST(LamportPlan, TooManyWaitsDoNotFit) {
   const Planned p(test::llama_tokens(shape_of(DType::kBF16)), 1);
   std::vector<std::vector<int32_t>> others(p.all.size());
-  for (int32_t n = 0; n <= kMaxWaits; ++n) others.back().push_back(n);
+  std::size_t i = p.all.size() - 1;
+  while (i > 0 && p.plan.needed[i].empty()) --i;
+  others[i] = p.plan.needed[i];  // both steps' alike: they count once
+  for (int32_t n = 1000; std::ssize(others[i]) < kMaxWaits; ++n) others[i].push_back(n);
+  EXPECT_TRUE(fits(p.program(), p.plan, others));
+  others[i].front() = 2000;  // instead of what steps of few rows wait for
   EXPECT_FALSE(fits(p.program(), p.plan, others));
 }
 

@@ -257,42 +257,58 @@ TEST(LongContext, SplitsOverTiles) {
 }
 
 // Where splits grow, behind so many tokens that there would be too many: items are cut, and all splits of either size
-// are merged, in order, whatever the chunks are.
+// are merged, in order, whatever the chunks are, the other sequences, and the longest that may come.
 TEST(LongContext, SplitsGrowBehindTheirMost) {
-  constexpr int32_t kGrown = kSplitKeys * kMaxSplits, kBefore = 6, kAfter = 5, kPage = 32;
-  const TokenGraphOptions o = long_context(2 * kGrown);
+  constexpr int32_t kGrown = kSplitKeys * kMaxSplits, kLongest = kGrown + 64, kBefore = 6, kAfter = 5;
+  constexpr int32_t kPage = 32, kLast = 4;
+  const TokenGraphOptions o = long_context(3 * kGrown);
   const DecoderModel model = llama_tokens(o);
   const auto tokens = random_tokens(kGrown + kAfter, 7, o.vocabulary);
-  const auto rows_of = [&](RunnerSetup setup, const std::vector<int32_t>& chunks) {
-    setup.max_length = kGrown + 64, setup.max_tokens = 24, setup.page_size = kPage, setup.pages = 8;
-    const auto runner = make_runner(model, setup);
-    // All tokens but the last ones are there: those of one page, again and again; the last page is its own.
-    int32_t page = 0;
-    StepDescriptor first, second;
+  // A sequence all of whose tokens but the last ones are there: on the pages of another one, of which each split has
+  // other ones, or some oftener; the last page is the last of these.
+  const auto opened = [&](RunnerSetup setup, int32_t longest) {
+    setup.max_length = longest, setup.max_tokens = 24, setup.page_size = kPage, setup.pages = 12;
+    auto runner = make_runner(model, setup);
     Sequence filled{.slot = 0, .tokens = tokens};
-    add_chunk(first, filled, 20, kPage, page, false, 0);
-    runner->post(first);
-    wait_for(*runner);
-    add_chunk(second, filled, kPage - 20, kPage, page, false, 0);
-    second.page_copies = {{0, 1}};
-    for (int32_t i = 0; i < kGrown / kPage; ++i)
-      second.page_deltas.push_back({1, i, i + 1 < kGrown / kPage ? 0 : 1});
-    runner->post(second);
-    wait_for(*runner);
-    const Sequence rest{.slot = 1,
-                        .tokens = tokens,
-                        .cached = kGrown - kBefore,
-                        .pages = std::vector<int32_t>(kGrown / kPage)};
-    return run_chunks(*runner, rest, chunks, 2);
+    for (int32_t page = 0; filled.cached < (kLast + 1) * kPage;) {
+      StepDescriptor step;
+      add_chunk(step, filled, 20, kPage, page, false, 0);
+      for (int32_t i = 0; filled.cached == 20 && i < kGrown / kPage; ++i) {
+        const int32_t some = i % 16 <= i / 16 ? 0 : 1 + i % (kLast - 1);
+        step.page_deltas.push_back({1, i, i + 1 < kGrown / kPage ? some : kLast});
+      }
+      runner->post(step);
+      wait_for(*runner);
+    }
+    return runner;
   };
-  const Rows whole = rows_of(device(1), {kBefore + kAfter}),
-             single = rows_of(device(1), std::vector<int32_t>(11, 1)), both = rows_of(device(1), {2, 9});
-  EXPECT_TRUE(same_bits({whole.back()}, {single.back()}));
-  EXPECT_TRUE(same_bits({whole.back()}, {both.back()}));
-  const Rows expected = rows_of(oracle(), std::vector<int32_t>(11, 1));
+  const Sequence rest{
+      .slot = 1, .tokens = tokens, .cached = kGrown - kBefore, .pages = std::vector<int32_t>(kGrown / kPage)};
+  const auto rows_of = [&](const RunnerSetup& setup, const std::vector<int32_t>& chunks, int32_t longest) {
+    return run_chunks(*opened(setup, longest), rest, chunks, kLast + 1);
+  };
+  const std::vector<int32_t> one_by_one(kBefore + kAfter, 1);
+  const Rows single = rows_of(device(1), one_by_one, kLongest);
+  EXPECT_TRUE(same_bits({single.back()}, {rows_of(device(1), {kBefore + kAfter}, kLongest).back()}));
+  EXPECT_TRUE(same_bits({single.back()}, {rows_of(device(1), {2, 9}, kLongest).back()}));
+  EXPECT_TRUE(same_bits(single, rows_of(device(1), one_by_one, 3 * kGrown)));
+  const Rows expected = rows_of(oracle(), one_by_one, kLongest);
   for (std::size_t r = 0; r < expected.size(); ++r)
     for (std::size_t v = 0; v < expected[r].size(); ++v)
       ASSERT_FALSE(!(std::fabs(expected[r][v] - single[r][v]) <= kDecoderBound)) << "row " << r;
+
+  // Beside it a short one, which has but one split.
+  const auto short_row = [&](bool is_alone) {
+    const auto runner = opened(device(1), kLongest);
+    StepDescriptor step;
+    Sequence beside = rest, own{.slot = 2, .tokens = tokens};
+    int32_t page = kLast + 1;
+    if (!is_alone) add_chunk(step, beside, 1, kPage, page, true, kWantLogits);
+    add_chunk(step, own, 7, kPage, page, true, kWantLogits);
+    runner->post(step);
+    return wait_for(*runner).rows.back().logits;
+  };
+  EXPECT_TRUE(same_bits({short_row(true)}, {short_row(false)}));
 }
 
 // Items tile a run of tokens, are no longer than they may be, and none has splits of two sizes.

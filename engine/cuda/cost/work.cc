@@ -196,7 +196,7 @@ bool is_behind_another(const StepTables& t, int32_t item) {
   if (item == 0) return false;
   const AttentionItem &before = t.items()[at(item - 1)], &own = t.items()[at(item)];
   return before.position + before.count == own.position && before.first + before.count == own.first &&
-         before.slot == own.slot && before.count == kItemTokens;
+         before.slot == own.slot;
 }
 
 // By multiply-adds: what a row takes of a warp's 32 keys, one after the other.

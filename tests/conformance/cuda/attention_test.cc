@@ -158,7 +158,7 @@ class AttentionModel {
 
 RunnerSetup setup_of(const AttentionCase& c) {
   RunnerSetup setup;
-  setup.max_tokens = 64, setup.max_length = 640, setup.page_size = 16, setup.pages = 64;
+  setup.max_tokens = 64, setup.max_length = 1100, setup.page_size = 16, setup.pages = 80;
   setup.kv_dtype = c.kv;
   setup.options.gpu = test_gpu({});
   setup.options.device.processors = test_processors();
@@ -212,8 +212,10 @@ constexpr AttentionCase kCases[] = {
     {2, 2, 256, 256, DType::kF16, 0, 0, false, true},
     {4, 2, 72, 200, DType::kBF16},
     {17, 1, 40, 16},
-    {4, 1, 64, 64, DType::kF16, 300, 0, true, true, 600},
-    {4, 1, 64, 64, DType::kBF16, 0, 0, false, false, 560},
+    {4, 1, 64, 64, DType::kF16, 60, 0, true, true,
+     600},  // behind the first split of keys; over two; over three
+    {4, 1, 64, 64, DType::kF16, 300, 0, true, true, 560},
+    {4, 1, 64, 64, DType::kBF16, 0, 0, false, false, 1060},
     {2, 1, 16, 16, DType::kF16, 0, 0, false, false, 90, 1e6F},  // q beyond the range of f16
     {2, 1, 16, 16, DType::kF16, 0, 0, false, false, 90, 1e-6F},
     {4, 2, 12, 20, DType::kF16, 9, 0, true, true},  // by multiply-adds: no eight elements
