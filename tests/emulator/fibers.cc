@@ -371,7 +371,8 @@ Machine::Progress Core::advance(uint64_t switches) {
   budget_ = switches;
   is_idle_ = false;
   wake_pollers();
-  progress_at_poll_ = progress_;
+  // Who was stopped in the middle of a look, at several words, has missed what came since: all look once more.
+  progress_at_poll_ = ~uint64_t{0};
   try {
     while (!grids.empty()) {
       if (budget_ == 0) return Machine::Progress::kStopped;
