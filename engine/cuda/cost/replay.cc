@@ -311,10 +311,8 @@ class Replay {
     if (are_there) gather(gatherer, s.arrived[output]);
   }
   void gather(int32_t p, double now) {
-    const Work work = [&] {
-      Work w = product(p).join_work();
-      return w += product(p).gather_work(tile(p));
-    }();
+    Work work = product(p).join_work();
+    work += product(p).gather_work(tile(p));
     next_own_tile(p, now + time_of(work));
   }
 

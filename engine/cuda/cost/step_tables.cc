@@ -56,9 +56,8 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   waits_ = table<cuda::Wait>(rank.waits, at(last.first_wait + last.waits));
 
   int64_t tokens = 0, longest = 0;
-  int slot = -1;
   for (const StepShape::Sequence& s : shape.sequences) {
-    ++slot;
+    const auto slot = static_cast<int>(&s - shape.sequences.data());
     for (int32_t i = 0, count = 0; i < s.count; i += count) {
       count = item_tokens(s.cached + i, s.count - i);
       items_.push_back({slot, static_cast<int>(tokens) + i, count, s.cached + i});
