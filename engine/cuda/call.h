@@ -217,7 +217,8 @@ ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 need
 // deadline. Others do, who wait for what its block does then: the streaming warp for a free stage, blocks for an
 // instance or for the step's end.
 template <class Done>
-ARK_DEVICE bool wait_without_calls(const Block& b, const void* word, u64 needed, Done done, dev::Site site) {
+ARK_DEVICE bool wait_without_calls(const Block& b, const void* word, u64 needed, Done done,
+                                   dev::Site site = dev::Site::here()) {
   const u32 every = ARK_BUG(impatient) ? 1 : 64;
   for (u32 tries = 1; !done(); ++tries) {
     if (tries % every == 0 && (has_stopped(b) || is_stopped(b))) {

@@ -211,8 +211,9 @@ struct AttentionByFma : AttentionRows<kValue, X> {
     rows = dev::uniform(rows);
     const i32 newest = position_of(row0 + rows - 1);
     const i32 oldest = dev::uniform(window > 0 ? position_of(row0) - window + 1 : 0);
-    const i32 begin = dev::uniform(task().split * split_keys(task().item.position) + call.b.warp * 32);
-    const i32 end = dev::uniform(dev::min((task().split + 1) * split_keys(task().item.position), newest + 1));
+    const i32 keys = split_keys(task().item.position);
+    const i32 begin = dev::uniform(task().split * keys + call.b.warp * 32);
+    const i32 end = dev::uniform(dev::min((task().split + 1) * keys, newest + 1));
     float* scores = scratch(kScores) + call.b.warp * kRows * 32;
     ARK_ROLLED
     for (i32 first = begin; first < end; first += kAttentionBlock) {

@@ -337,8 +337,9 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     const i32 newest = task().item.position + divide(row0 + rows - 1, task().group).quotient;
     const i32 oldest =
         window > 0 ? task().item.position + divide(row0, task().group).quotient - window + 1 : 0;
-    const i32 end = dev::uniform(dev::min((task().split + 1) * split_keys(task().item.position), newest + 1));
-    i32 first = dev::uniform(task().split * split_keys(task().item.position) + call.b.warp * 32);
+    const i32 keys = split_keys(task().item.position);
+    const i32 end = dev::uniform(dev::min((task().split + 1) * keys, newest + 1));
+    i32 first = dev::uniform(task().split * keys + call.b.warp * 32);
     while (first + 32 <= oldest) first += kAttentionBlock;
     first = dev::uniform(first);
     if (first >= end) return;

@@ -51,7 +51,7 @@ ARK_DEVICE dev::f32x4 sum_of_groups(const Block& b, float* first, i64 apart, i32
     for (int g = 0; g < kNode; ++g) all = all && is_there(v[g]);
     return all || !waits || ARK_BUG(sums_not_awaited);
   };
-  wait_without_calls(b, first, 0, are_there, dev::Site::here());
+  wait_without_calls(b, first, 0, are_there);
   if (waits && !ARK_BUG(sums_not_cleared)) {
     ARK_ROLLED
     for (int g = 0; g < size; ++g) dev::st_words(reinterpret_cast<dev::u32x4*>(first + g * apart), absent());

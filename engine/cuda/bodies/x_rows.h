@@ -156,8 +156,11 @@ ARK_APART void take_told(const LoopParameters& p, const float* start, i32 pitch,
     ARK_UNROLL
     for (int n = 0; n < kCount; ++n) {
       const float* const row = start + static_cast<i64>(row_at(item(n))) * pitch;
-      from[n] = reinterpret_cast<const dev::u32x4*>(part_at<const X>(row, column_at(item(n))));
-      if constexpr (!kAreParts) from[n] = reinterpret_cast<const dev::u32x4*>(row + column_at(item(n)));
+      if constexpr (kAreParts) {
+        from[n] = reinterpret_cast<const dev::u32x4*>(part_at<const X>(row, column_at(item(n))));
+      } else {
+        from[n] = reinterpret_cast<const dev::u32x4*>(row + column_at(item(n)));
+      }
     }
     dev::u32x4 v[kCount][kLoads];
     const auto are_there = [&] {
@@ -169,7 +172,7 @@ ARK_APART void take_told(const LoopParameters& p, const float* start, i32 pitch,
       for (int n = 0; n < kCount * kLoads; ++n) there = there && is_there(v[n / kLoads][n % kLoads]);
       return there || ARK_BUG(x_not_awaited);
     };
-    wait_without_calls(b, from[0], 0, are_there, dev::Site::here());
+    wait_without_calls(b, from[0], 0, are_there);
     ARK_UNROLL
     for (int n = 0; n < kCount; ++n) {
       const i32 row = row_at(item(n)), k = column_at(item(n));
