@@ -343,6 +343,8 @@ ARK_DEVICE void prefetch(const void* p, Site = {}) { asm volatile("prefetch.glob
   asm volatile("st.relaxed." scope ".global." type " [%0], %1;" ::"l"(p), c(v) : "memory")
 #define ARK_SCOPED_RED_RELEASE(scope, type, c) \
   asm volatile("red.release." scope ".global.add." type " [%0], %1;" ::"l"(p), c(v) : "memory")
+#define ARK_SCOPED_RED_RELAXED(scope, type, c) \
+  asm volatile("red.relaxed." scope ".global.add." type " [%0], %1;" ::"l"(p), c(v) : "memory")
 #define ARK_SCOPED_ATOM_ADD(scope, type, c)                               \
   asm volatile("atom.acq_rel." scope ".global.add." type " %0, [%1], %2;" \
                : "=" c(old)                                               \
@@ -383,6 +385,10 @@ ARK_DEVICE void st_relaxed(T* p, T v, Site = {}) {
 template <Scope S, class T>
 ARK_DEVICE void red_release_add(T* p, T v, Site = {}) {
   ARK_SCOPED_WIDTH(RED_RELEASE, "u")
+}
+template <Scope S, class T>
+ARK_DEVICE void red_relaxed_add(T* p, T v, Site = {}) {
+  ARK_SCOPED_WIDTH(RED_RELAXED, "u")
 }
 // Acquire and release; returns the old value.
 template <Scope S, class T>

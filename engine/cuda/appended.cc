@@ -123,4 +123,16 @@ std::map<int32_t, std::vector<Access>> Appended::accesses(const Program& program
   return all;
 }
 
+std::map<int32_t, std::vector<Access>> Appended::unwritten(const Program& program) const {
+  std::map<int32_t, std::vector<Access>> all;
+  const std::vector<ark::Instance> instances = unroll(program);
+  for (std::size_t i = 0; i < instances.size(); ++i) {
+    const Phase& phase = program.phases[instances[i].phase];
+    if (!of(instances[i].phase)) continue;
+    const BufferId out = resolve(program, phase, phase.operands[kProductOut], instances[i].trip);
+    all[static_cast<int32_t>(i)] = {{root(program, out), true}};
+  }
+  return all;
+}
+
 }  // namespace ark::cuda

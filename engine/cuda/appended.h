@@ -33,6 +33,8 @@ class Appended {
   const Part* of(PhaseId product) const;
   // By instance of a step: what products write on the other phase's behalf, which is not where they still read.
   std::map<int32_t, std::vector<Access>> accesses(const Program& program, const Binding& binding) const;
+  // By instance of a step: the outputs of the program that these products do not write.
+  std::map<int32_t, std::vector<Access>> unwritten(const Program& program) const;
 
  private:
   std::vector<bool> done_;         // by phase

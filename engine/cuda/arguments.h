@@ -12,6 +12,7 @@ namespace ark::cuda {
 using u8 = unsigned char;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+using i16 = short;
 using i32 = int;
 using i64 = long long;
 using Size = i32;

@@ -14,20 +14,18 @@ struct Touched {
     Range memory;
     bool writes;
   };
-  PhaseId phase;
   std::vector<Piece> pieces;
   std::vector<int32_t> channels;
 };
 
 Touched touched_by(const Program& p, const Binding& binding, const ark::Instance& instance) {
-  Touched all{.phase = instance.phase, .pieces = {}, .channels = channels_of(p, p.phases[instance.phase])};
+  Touched all{.pieces = {}, .channels = channels_of(p, p.phases[instance.phase])};
   for (const Access& access : accesses(p, instance))
     all.pieces.push_back({memory_of(p, binding, access.buffer), access.writes});
   return all;
 }
 
 bool conflict(const Touched& a, const Touched& b) {
-  if (a.phase == b.phase) return true;  // the counter's sum would not tell them apart
   for (const int32_t channel : a.channels) {
     if (std::find(b.channels.begin(), b.channels.end(), channel) != b.channels.end()) return true;
   }
@@ -50,8 +48,7 @@ std::vector<std::vector<int32_t>> dependencies(const Program& program, const Bin
   std::vector<Touched> touched;
   for (const ark::Instance& instance : unroll(program)) {
     touched.push_back(touched_by(program, binding, instance));
-    if (at(instance.phase) < gone.size() && gone[at(instance.phase)])
-      touched.back() = {instance.phase, {}, {}};
+    if (at(instance.phase) < gone.size() && gone[at(instance.phase)]) touched.back() = {};
   }
   for (const auto& [instance, accesses] : less) {
     for (const Access& a : accesses) {

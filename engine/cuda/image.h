@@ -203,7 +203,8 @@ struct alignas(16) Instance {
       lamport_out;   // a product's x; its output, or that of a norm or of attention: row 0 of the first half
   u64 lamport_sums;  // f32 [weights][groups][panels][kFewRows][panel]: of a product, or taken up by a norm
   // Of the waits, the first ones, of steps whose instances exchange so, and the last ones, of those whose do not.
-  i32 few_waits, more_waits;
+  i16 few_waits, more_waits;
+  i32 is_quiet;  // in steps whose instances exchange so nobody waits for its counter, nor is a peer told
 };
 static_assert(sizeof(Instance) == 416);
 
@@ -278,7 +279,7 @@ struct LoopParameters {
   u64 linger_ns;                             // how long the leader waits for the next step before it leaves
   u64 trace;                                 // TraceEvent [blocks][trace_events]; 0: none
   i32 trace_events;
-  u32 counter_base;            // where phase counters start
+  u32 counter_base;            // where counters of instances start
   i32 rank_count, processors;  // blocks = rank_count * processors; rank = block / processors
   i32 stages;                  // of the ring of weights
   i32 few_stages;              // of the ring in steps whose products have few rows; or `stages`

@@ -39,6 +39,7 @@ void InstanceFiller::run() {
   for (std::size_t i = 0; i < schedule_.size(); ++i) {
     if (!image_.appended().is_done(schedule_[i].phase)) fill(i, instances.emplace_back());
   }
+  fill_quiet();
   for (std::size_t i = 0; i + kFetchAhead < instances.size(); ++i) {
     const Instance& ahead = instances[i + kFetchAhead];
     instances[i].ahead_waits = ahead.waits;
@@ -58,8 +59,8 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   to.trip = own.trip;
   to.grid = phase_->grid == kNone ? 0 : operands_->size(phase_->grid);
   to.base = image_.bases_[number];
-  to.counter = places_.arena + image_.counters_ + at(own.phase) * kLineBytes;
-  const Wait complete = phase_wait(own.phase, own.trip);
+  const Wait complete = wait_for(number);
+  to.counter = complete.counter;
   to.complete_offset = static_cast<u32>(complete.offset);
   to.complete_stride = static_cast<u32>(complete.stride);
   to.readers = places_.arena + image_.rank_.readers + at(own.phase) * kLineBytes;
@@ -70,12 +71,13 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
 
 // ---- waits and messages
 
-Wait InstanceFiller::phase_wait(PhaseId phase, int64_t instance) const {
-  const auto processors = static_cast<uint64_t>(image_.options_.processors);
+// Each instance has a counter, so that those of a phase need not wait for each other.
+Wait InstanceFiller::wait_for(std::size_t instance) const {
+  const auto processors = static_cast<u32>(image_.options_.processors);
   Wait w{};
-  w.counter = places_.arena + image_.counters_ + at(phase) * kLineBytes;
-  w.stride = static_cast<u32>(processors * static_cast<uint64_t>(trips_of(program_, phase)));
-  w.offset = image_.options_.counter_base + processors * static_cast<uint64_t>(instance + 1);
+  w.counter = places_.arena + image_.counters_ + instance * kLineBytes;
+  w.stride = processors;
+  w.offset = uint64_t{image_.options_.counter_base} + processors;
   return w;
 }
 
@@ -87,12 +89,11 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
   const auto add = [&](const std::vector<int32_t>& all, const std::vector<int32_t>& others, bool in_both) {
     const std::size_t before = waits.size();
     for (const int32_t n : all) {
-      if ((std::ranges::count(others, n) > 0) == in_both)
-        waits.push_back(phase_wait(schedule_[n].phase, schedule_[n].trip));
+      if ((std::ranges::count(others, n) > 0) == in_both) waits.push_back(wait_for(at(n)));
     }
     return static_cast<i32>(waits.size() - before);
   };
-  to.few_waits = add(by_few, needed, false);
+  to.few_waits = static_cast<i16>(add(by_few, needed, false));
   for (const ark::Wait& wait : phase_->waits) {
     if (wait.kind == WaitKind::kPhase) continue;  // below, by instance
     const ChannelPlace& place = places_.channels[wait.channel];
@@ -114,9 +115,22 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
     waits.push_back(w);
   }
   add(needed, by_few, true);
-  to.more_waits = add(needed, by_few, false);
+  to.more_waits = static_cast<i16>(add(needed, by_few, false));
   to.waits = static_cast<i32>(waits.size()) - to.first_wait;
   if (to.waits > kMaxWaits) operands_->refuse("more than " + std::to_string(kMaxWaits) + " waits");
+}
+
+void InstanceFiller::fill_quiet() {
+  std::vector<bool> is_awaited(schedule_.size());
+  for (const std::vector<int32_t>& needed : image_.lamport_.needed) {
+    for (const int32_t n : needed) is_awaited[at(n)] = true;
+  }
+  std::size_t filled = 0;
+  for (std::size_t i = 0; i < schedule_.size(); ++i) {
+    if (image_.appended().is_done(schedule_[i].phase)) continue;
+    Instance& own = instances[filled++];
+    own.is_quiet = image_.lamport_.floats > 0 && !is_awaited[i] && own.messages == 0;
+  }
 }
 
 void InstanceFiller::fill_messages(Instance& to) {

@@ -23,6 +23,7 @@ class InstanceFiller {
 
  private:
   void fill(std::size_t number, Instance& to);
+  void fill_quiet();
   void fill_waits(std::size_t number, Instance& to);
   void fill_messages(Instance& to);
   void fill_operands(std::size_t number, Instance& to);
@@ -32,7 +33,7 @@ class InstanceFiller {
   uint64_t address(BufferId buffer) const;
   uint64_t lamport_place(int64_t floats) const;
   uint64_t lamport_sums(std::size_t stream) const;
-  Wait phase_wait(PhaseId phase, int64_t instance) const;
+  Wait wait_for(std::size_t instance) const;
 
   const RankImage& image_;
   const RankPlaces& places_;

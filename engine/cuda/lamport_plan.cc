@@ -164,7 +164,7 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
                          const XParts& parts, const SymbolValues& few, std::span<const SharedSums> sums,
                          const std::vector<int32_t>& also, const Accesses& more) {
   const std::vector<ark::Instance> all = unroll(program);
-  Accesses less;
+  Accesses less = appended.unwritten(program);
   LamportPlan plan = RowFinder(program, all, appended, parts, few).run(less);
   plan.floats = int64_t{2} * kFewRows * plan.pitch;
   for (const SharedSums& own : sums) {

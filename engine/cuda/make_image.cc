@@ -81,7 +81,7 @@ void RankImage::plan_schedule() {
   std::map<int32_t, std::vector<Access>> more = appended().accesses(p, *setup_.binding);
   for (const auto& [norm, stream] : taken_up_)
     more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
-  needed_ = dependencies(p, *setup_.binding, also, more, appended().done());
+  needed_ = dependencies(p, *setup_.binding, also, more, appended().done(), appended().unwritten(p));
   plan_few(after_attention, more);
   place_few(instances);
   instance_count_ = static_cast<int32_t>(std::count_if(
@@ -268,7 +268,7 @@ void RankImage::plan_memory(uint64_t instances) {
   rank_.messages = take(instances * (p.channels.empty() ? 1 : kMaxMessages) * sizeof(Message));
   rank_.streams = take(streams_.size() * sizeof(Stream));
   rank_.caches = take(p.buffers.size() * sizeof(CachePages));
-  counters_ = take(p.phases.size() * kLineBytes);
+  counters_ = take(instances * kLineBytes);
   borders_offset_ = words(static_cast<int64_t>(borders_.size()));
   heads_offset_ = words(static_cast<int64_t>(heads_.size()));
   aux_ = take(instances * kAuxSizes * sizeof(Size));
@@ -377,8 +377,7 @@ std::vector<std::byte> RankImage::tables(const RankPlaces& places) const {
   put(aux_, filler.aux.data(), filler.aux.size() * sizeof(Size));
   put(borders_offset_, borders_.data(), borders_.size() * 4);
   put(heads_offset_, heads_.data(), heads_.size() * 4);
-  for (std::size_t c = 0; c < p.phases.size(); ++c)
-    put(counters_ + c * kLineBytes, &options_.counter_base, 4);
+  for (std::size_t c = 0; c < bases_.size(); ++c) put(counters_ + c * kLineBytes, &options_.counter_base, 4);
   put(rank_.streams, filler.streams.data(), filler.streams.size() * sizeof(Stream));
   uint64_t cache = rank_.caches;
   for (std::size_t b = 0; b < p.buffers.size(); ++b) {

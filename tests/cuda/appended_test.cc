@@ -123,6 +123,7 @@ TEST(Appended, HasNoInstanceAndAttentionWaitsForTheProducts) {
           reinterpret_cast<const Instance*>(bytes.data() + (rank.instances - places.arena));
       const auto* const waits = reinterpret_cast<const Wait*>(bytes.data() + (rank.waits - places.arena));
       EXPECT_EQ(rank.instance_count, std::ssize(unroll(p)) - layers);
+      EXPECT_EQ(std::ssize(variants.appended(0).unwritten(p)), layers * (gpt2 ? 2 : 3));
       int attentions = 0;
       for (i32 n = 0; n < rank.instance_count; ++n) {
         EXPECT_FALSE(is_append(code_of(p, all[n].phase)));

@@ -141,7 +141,7 @@ TEST(Cost, OfPromptsKeepsToTheBudget) {
 Rates boundless() {
   Rates r = rates_of("sm_90a");
   for (Rate* rate : {&r.l2, &r.memory, &r.barrier, &r.release, &r.hop, &r.raise, &r.cold, &r.enter, &r.skip,
-                     &r.open, &r.close})
+                     &r.hold, &r.open, &r.close})
     rate->value = 0;
   for (Rate* rate : {&r.clock, &r.peak, &r.stream, &r.link, &r.share}) rate->value = 1e18;
   return r;

@@ -105,6 +105,12 @@ bool meet(const Planned& p, std::size_t a, std::size_t b) {
       all.push_back({p.operand(product, 4), true});
       if (p.has(product, 3)) all.push_back({p.operand(product, 3), false});
     }
+    // Who appends its tiles writes pages instead of its output.
+    if (const Appended appended(p.program()); appended.of(p.all[i].phase)) {
+      std::erase_if(all, [&](const Access& access) { return access.writes; });
+      const auto written = appended.accesses(p.program(), p.binding());
+      for (const Access& access : written.at(static_cast<int32_t>(i))) all.push_back(access);
+    }
     if (p.takers[i] != kNone) {
       std::erase_if(all, [&](const Access& access) { return access.writes; });
       const bool has_own = p.has(i, 3) && p.operand(i, 3) != p.operand(i, 0);  // else x is read all the same

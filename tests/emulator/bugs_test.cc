@@ -382,6 +382,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(sums_not_cleared, alone),
       ARK_DEVICE_BUG(sums_not_awaited, alone),
       ARK_DEVICE_BUG(every_one_gathers, grouped),
+      ARK_DEVICE_BUG(quiet_signal, decode),
       // attention on tensor cores
       ARK_DEVICE_BUG(queries_without_barrier, attended),
       ARK_DEVICE_BUG(merged_without_barrier, attended),

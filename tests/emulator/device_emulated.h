@@ -227,6 +227,10 @@ ARK_DEVICE void red_release_add(T* p, T v, Site at = Site::here()) {
   word<S, T>(emulator::WordOperation::kAddRelease, p, v, 0, at);
 }
 template <Scope S, class T>
+ARK_DEVICE void red_relaxed_add(T* p, T v, Site at = Site::here()) {
+  word<S, T>(emulator::WordOperation::kAddRelaxed, p, v, 0, at);
+}
+template <Scope S, class T>
 ARK_DEVICE T atom_add(T* p, T v, Site at = Site::here()) {
   return word<S, T>(emulator::WordOperation::kAdd, p, v, 0, at);
 }

@@ -26,6 +26,7 @@ enum class WordOperation : int {
   kLoadAcquire,
   kStoreRelaxed,
   kStoreRelease,
+  kAddRelaxed,
   kAddRelease,
   kAdd,  // acquire and release, as is kCompareSwap
   kCompareSwap

@@ -315,6 +315,7 @@ INSTANTIATE_TEST_SUITE_P(
                 R"(ARK_SCOPED_##instruction("cta")"},
         Planted{"scope_sys_is_gpu", R"(ARK_SCOPED_##instruction("sys")", R"(ARK_SCOPED_##instruction("gpu")"},
         Planted{"red_is_relaxed", "red.release.", "red.relaxed."},
+        Planted{"relaxed_red_releases", "red.relaxed.", "red.release."},
         Planted{"atom_adds_the_address", R"("atom.acq_rel." scope ".global.add." type " %0, [%1], %2;")",
                 R"("atom.acq_rel." scope ".global.add." type " %0, [%1], %1;")"},
         Planted{"cas_operands_swapped", R"( %0, [%1], %2, %3;")", R"( %0, [%1], %3, %2;")"},

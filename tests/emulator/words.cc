@@ -16,6 +16,7 @@ uint64_t operate(WordOperation operation, T* p, T value, T expected) {
     case WordOperation::kStoreRelaxed:
     case WordOperation::kStoreRelease:
       return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);
+    case WordOperation::kAddRelaxed:
     case WordOperation::kAddRelease:
     case WordOperation::kAdd:
       return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
@@ -28,6 +29,9 @@ uint64_t operate(WordOperation operation, T* p, T value, T expected) {
 
 bool is_store(WordOperation o) {
   return o == WordOperation::kStoreRelaxed || o == WordOperation::kStoreRelease;
+}
+bool is_relaxed(WordOperation o) {
+  return o == WordOperation::kStoreRelaxed || o == WordOperation::kAddRelaxed;
 }
 bool is_load(WordOperation o) { return o == WordOperation::kLoadRelaxed || o == WordOperation::kLoadAcquire; }
 
@@ -67,7 +71,7 @@ void hear(Core& core, WordScope scope, const void* word, bool acquires) {
 // What the running thread's store, addition or swap hands to those who acquire it.
 std::optional<Message> message_of(WordOperation operation) {
   Actor& actor = running().actor;
-  if (operation != WordOperation::kStoreRelaxed) return release(actor);
+  if (!is_relaxed(operation)) return release(actor);
   if (!actor.fenced) return std::nullopt;
   return Message{actor.fenced, actor.fenced_seen};
 }
@@ -115,7 +119,7 @@ void Core::perform_next(Fiber& owner) {
   const auto& stores = owner.stores;
   const size_t i = random() % stores.size();
   const bool is_free =
-      stores[i].operation == WordOperation::kStoreRelaxed &&
+      is_relaxed(stores[i].operation) &&
       std::none_of(stores.begin(), stores.begin() + static_cast<ptrdiff_t>(i),
                    [&](const auto& s) { return s.word == stores[i].word || s.fences != stores[i].fences; });
   perform_one(owner, is_free ? i : 0);

@@ -40,6 +40,7 @@ struct Rates {
   Rate raise;        // of one word by several blocks: one after the other
   Rate cold;         // instructions that the cache has lost since they ran last: of a body, of a join
   Rate enter, skip;  // an instance up to its wait; one in which the processor takes no part
+  Rate hold;         // of the block's own next instance, by a release
   Rate open, close;  // from the host's post to the first instance; from the last one to the host
 };
 

@@ -238,6 +238,7 @@ class Replay {
     now += rates_.barrier.value;
     trace(p, now, TraceKind::kDone);
     push(now + rates_.release.value, What::kRaise, p, b.next);
+    if (!t_.is_quiet(instance(b.next))) now += rates_.hold.value;
     if (b.gathered > 0) state(b.next).gathered[p] = b.gathered;
     ++b.next;
     advance(p, now);

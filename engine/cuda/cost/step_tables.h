@@ -51,6 +51,8 @@ class StepTables {
   int64_t cleared_bytes() const { return cleared_bytes_; }
   // Of an instance, those that it waits for in this step.
   int32_t waits(const Instance& i) const;
+  // Whether its counter is raised without a release.
+  bool is_quiet(const Instance& i) const { return tells_ && i.is_quiet != 0; }
   const std::vector<AttentionItem>& items() const { return items_; }
   int32_t splits() const { return splits_; }
 

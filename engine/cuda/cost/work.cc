@@ -450,7 +450,7 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
   const int32_t waits = t.waits(i);
   if (waits > 0) all += loads(1);
   all += barriers(1);
-  all.fences += waits + 1 + (i.messages > 0);
+  all.fences += waits + !t.is_quiet(i) + (i.messages > 0);
   all.atomics += 1 + (i.messages > 0);
   if (i.readers_period > 0) {  // who is through last with the inboxes returns their credits
     all.loads += 1;

@@ -144,6 +144,7 @@ ARK_DEVICE void use_words(Results& to, T* p) {
   st_release<S>(p + 2, static_cast<T>(21));
   st_relaxed<S>(p + 3, static_cast<T>(22));
   red_release_add<S>(p + 4, static_cast<T>(23));
+  red_relaxed_add<S>(p + 4, static_cast<T>(27));
   ARK_KEEP(atom_add<S>(p + 5, static_cast<T>(24)));
   fence<S>();
   ARK_KEEP(atom_cas<S>(p + 6, static_cast<T>(6), static_cast<T>(25)));  // 6: swapped

@@ -92,6 +92,7 @@ bool bind_access(Instruction& i) {
   if (is_load && take("acquire")) a.operation = WordOperation::kLoadAcquire;
   if (is_store && take("relaxed")) a.operation = WordOperation::kStoreRelaxed;
   if (is_store && take("release")) a.operation = WordOperation::kStoreRelease;
+  if (what == "red" && take("relaxed")) a.operation = WordOperation::kAddRelaxed;
   if (what == "red" && take("release")) a.operation = WordOperation::kAddRelease;
   if (what == "atom" && take("acq_rel")) a.operation = WordOperation::kAdd;
   if (a.operation) {

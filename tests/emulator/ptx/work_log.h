@@ -74,10 +74,11 @@ class ThreadWork {
   // ---- words
 
   void word(WordOperation operation) {
-    if (operation != WordOperation::kStoreRelaxed) count(&Counts::fences);
-    if (operation == WordOperation::kAddRelease || operation == WordOperation::kAdd ||
-        operation == WordOperation::kCompareSwap)
-      count(&Counts::atomics);
+    const bool stores =
+        operation == WordOperation::kStoreRelaxed || operation == WordOperation::kStoreRelease;
+    if (operation != WordOperation::kStoreRelaxed && operation != WordOperation::kAddRelaxed)
+      count(&Counts::fences);
+    if (!stores) count(&Counts::atomics);
   }
   void fence() { count(&Counts::fences); }
   // A look at a word, maybe again and again; at a stage of weights, for whose bytes copies go on.
