@@ -477,8 +477,16 @@ ARK_DEVICE void mbarrier_arrive(Mbarrier* barrier, Site = {}) {
   asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(barrier))
                : "memory");
 }
-// Whether the phase of `parity` is complete: true also while the next one is the current. Acquire if so. May
-// suspend the thread for a time that the machine chooses.
+// Whether the phase of `parity` is complete: true also while the next one is the current. Acquire if so.
+ARK_DEVICE bool mbarrier_test_wait(Mbarrier* barrier, u32 parity, Site = {}) {
+  u32 done;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+// The same; may suspend the thread for a time that the machine chooses.
 ARK_DEVICE bool mbarrier_try_wait(Mbarrier* barrier, u32 parity, Site = {}) {
   u32 done;
 #if ARK_HAS_BULK
@@ -487,10 +495,7 @@ ARK_DEVICE bool mbarrier_try_wait(Mbarrier* barrier, u32 parity, Site = {}) {
                : "r"(shared_address(barrier)), "r"(parity)
                : "memory");
 #else
-  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done)
-               : "r"(shared_address(barrier)), "r"(parity)
-               : "memory");
+  done = mbarrier_test_wait(barrier, parity);
 #endif
   return done != 0;
 }

@@ -284,6 +284,7 @@ class CudaGpu final : public Gpu {
     if (api.device_attribute(&clock, kDeviceMemoryClockRate, driver_.device()) == kDriverSuccess &&
         api.device_attribute(&bits, kDeviceMemoryBusWidth, driver_.device()) == kDriverSuccess)
       info_.memory_rate = 2e3 * clock * bits / 8;
+    if (int l2 = 0; api.device_attribute(&l2, kDeviceL2, driver_.device()) == kDriverSuccess) info_.l2 = l2;
     std::size_t memory = 0;
     driver_.check(api.device_memory(&memory, driver_.device()), "the size of its memory");
     info_.memory = static_cast<int64_t>(memory);

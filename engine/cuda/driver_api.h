@@ -29,6 +29,7 @@ enum DeviceAttribute : int {
   kDeviceProcessors = 16,
   kDeviceMemoryClockRate = 36,  // kHz
   kDeviceMemoryBusWidth = 37,   // bits
+  kDeviceL2 = 38,               // bytes
   kDeviceMajor = 75,
   kDeviceMinor = 76,
   kDeviceCooperative = 95,

@@ -271,6 +271,7 @@ class Device final : public DeviceExecutor {
     p.stages = stages_;
     p.few_stages = images_[0]->few_stages(stages_);
     for (const auto& image : images_) p.few_stages = std::min(p.few_stages, image->few_stages(stages_));
+    p.ahead = pieces_ahead(gpu_->info().l2, shape_.blocks);
     p.barrier = options_.barrier;
   }
 

@@ -29,6 +29,7 @@ struct GpuInfo {
   int32_t processors = 0;        // SMs
   int32_t shared_per_block = 0;  // bytes that one block may ask for, at most
   int64_t memory = 0;            // bytes of device memory
+  int64_t l2 = 0;                // bytes of its second cache; 0: unknown
   int32_t clock_khz = 0;         // of the SMs, at most; 0: unknown
   double memory_rate = 0;        // bytes a second, as the memory's clock and bus say; 0: unknown
   bool is_emulated = false;

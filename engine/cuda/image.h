@@ -283,6 +283,7 @@ struct LoopParameters {
   i32 rank_count, processors;  // blocks = rank_count * processors; rank = block / processors
   i32 stages;                  // of the ring of weights
   i32 few_stages;              // of the ring in steps whose products have few rows; or `stages`
+  i32 ahead;                   // pieces_ahead()
   i32 barrier;                 // ignore the phases' waits, join after each phase
 };
 
@@ -324,6 +325,15 @@ ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kS
 ARK_BOTH constexpr int few_stages(int stages, u32 scratch) {
   const int more = static_cast<int>((scratch - few_scratch(scratch)) / kStageBytes);
   return stages + more < kMaxStages ? stages + more : kMaxStages;
+}
+
+// Pieces of weights, a stage each, that a block asks memory for before the ring has a stage for them, so that memory is
+// at work while activations are waited for. They wait in L2, of which all blocks' take a third: what else a step reads
+// is there, too, and of two halves each may keep what the other has.
+inline constexpr int kMostAhead = 31;  // one a lane, and the piece at hand
+ARK_BOTH constexpr int pieces_ahead(i64 l2_bytes, int blocks) {
+  const i64 pieces = l2_bytes / 3 / kStageBytes / (blocks < 1 ? 1 : blocks);
+  return static_cast<int>(pieces < kMostAhead ? pieces : kMostAhead);
 }
 
 // The tiles for GPUs that give a block so many bytes of shared memory. Where not even the small ones fit, the

@@ -1,5 +1,6 @@
-// The last warp of a block: it runs ahead through the matrix products of a step, over borders of tiles and
-// phases, and fills the ring of weights. It waits for free stages only.
+// The last warp of a block: it runs ahead through the matrix products of a step, over borders of tiles and phases, and
+// fills the ring of weights. It waits for free stages only. While there are none it asks for what comes next to be
+// brought from memory into L2; and at a step's end for the first pieces of the next one, which are most often the same.
 #pragma once
 
 #include "engine/cuda/ring.h"
@@ -10,9 +11,31 @@ struct Producer {
   Block& b;
   RingCursor cursor;
   u32 issued = 0;  // stages ever filled, modulo 2^32
+  // Pieces that have come up; those of them that are in the ring, the others being fewer than kMostAhead + 2: lane
+  // n % 32 has piece n. Modulo 2^32.
+  u32 found = 0, copied = 0;
+  u64 waiting_from = 0;
+  u32 waiting_bytes = 0;
+  i32 left_to_ask = 0;  // of the next step, which is only asked for
 
-  // Whole warp. False: the block gives up.
-  ARK_DEVICE bool stream(const void* from, u32 bytes) {
+  // Whole warp, as all below. Whether the ring has a stage for the next piece; without waiting for it.
+  ARK_DEVICE bool has_free_stage() const {
+    const bool is_free = b.lane == 0 && dev::mbarrier_test_wait(b.empty + cursor.stage, cursor.parity ^ 1);
+    return dev::ballot(is_free) != 0;
+  }
+  // The piece's lines into L2.
+  ARK_DEVICE void ask(const u8* from, u32 bytes) const {
+    constexpr u32 kLine = 128;
+    ARK_ROLLED
+    for (u32 line = static_cast<u32>(b.lane) * kLine; line < bytes; line += 32 * kLine)
+      dev::prefetch(from + line);
+  }
+
+  // Copies the one that waits longest. False: the block gives up.
+  ARK_DEVICE bool copy_next() {
+    const int lane = static_cast<int>((copied++ + ARK_BUG(piece_of_another_lane)) % 32);
+    const u8* from = at<const u8>(dev::shfl(waiting_from, lane));
+    u32 bytes = dev::shfl(waiting_bytes, lane);
     dev::Mbarrier* empty = b.empty + cursor.stage;
     bool free = true;
     if (b.lane == 0 && !ARK_BUG(refill_without_wait)) {
@@ -28,6 +51,22 @@ struct Producer {
     dev::copy_ahead(b.ring + cursor.stage * kStageBytes, from, bytes, b.full + cursor.stage);
     if (!ARK_BUG(stuck_stage) || b.processor != 1) cursor.advance(b.stages);
     return true;
+  }
+
+  // The next piece: to the ring, if it has a stage; else it waits, while fewer than b.p.ahead others do. `is_first`: of
+  // tiles of the same weights, which find it in L2. False: the block gives up, or no more are to be asked for.
+  ARK_DEVICE bool stream(const u8* from, u32 bytes, bool is_first) {
+    const bool is_asked_only = left_to_ask > 0;
+    if (!is_asked_only) {
+      if (b.lane == static_cast<int>(found % 32))
+        waiting_from = reinterpret_cast<u64>(from), waiting_bytes = bytes;
+      ++found;
+    }
+    const u32 most = is_asked_only ? ARK_BUG(piece_left_waiting) : static_cast<u32>(b.p.ahead);
+    while (found != copied && (found - copied > most || has_free_stage()))
+      if (!copy_next()) return false;
+    if (is_first && (is_asked_only || found != copied)) ask(from, bytes);
+    return !is_asked_only || --left_to_ask > 0;
   }
 
   ARK_DEVICE static i32 units_of(const Stream& s, i32 rows) {
@@ -55,13 +94,14 @@ struct Producer {
         const u32 bytes = static_cast<u32>(units_of(s, end - row + s.unit_rows - 1) * s.unit_bytes);
         ARK_ROLLED
         for (int half = 0; half < (kHasWideTiles && other != nullptr ? 2 : 1); ++half)
-          if (!stream((half == 0 ? panel : other) + start, bytes)) return false;
+          if (!stream((half == 0 ? panel : other) + start, bytes, tile.block == 0)) return false;
       }
     }
     return true;
   }
 
-  ARK_DEVICE bool run_step() {
+  // All of a step's pieces.
+  ARK_DEVICE bool run_tiles() {
     ARK_ROLLED
     for (i32 n = 0; n < b.rank->stream_count; ++n) {
       const Stream s = load_stream(b.rank->streams, n);
@@ -83,6 +123,18 @@ struct Producer {
       }
     }
     return true;
+  }
+
+  // Twice, if pieces may wait: the second time copies the last of them, then asks for the next step's first ones.
+  ARK_DEVICE bool run_step() {
+    ARK_ROLLED
+    for (left_to_ask = 0;; left_to_ask = b.p.ahead) {
+      const bool is_second = left_to_ask > 0;
+      if (!run_tiles() && !is_second) return false;
+      if (is_second || b.p.ahead == 0) break;
+    }
+    left_to_ask = 0;
+    return found == copied;
   }
 
   // The turn's vals and ring, of which choose_ring() has made the barriers anew if it is another one than before.

@@ -39,7 +39,8 @@ Replayed replay_of(Inspection& inspection) {
                                   std::to_string(terms.limits.max_length));
   const Rates& rates = cuda::cost::rates_of(asked.arch);
   const auto ranks = static_cast<int32_t>(compiled.programs.size());
-  const StepMachine machine = cuda::cost::machine_of(rates.processors, rates.shared_per_block, ranks);
+  const StepMachine machine =
+      cuda::cost::machine_of(rates.processors, rates.shared_per_block, rates.l2_bytes, ranks);
   std::vector<RankSetup> setups;
   for (std::size_t r = 0; r < compiled.programs.size(); ++r)
     setups.push_back({&compiled.programs[r], &compiled.bindings[r], nullptr, nullptr});

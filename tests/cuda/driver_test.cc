@@ -39,6 +39,7 @@ TEST_F(FakeDriver, DescribesTheGpu) {
   EXPECT_EQ(gpu->info().name, "Fake GPU");
   EXPECT_EQ(gpu->info().arch, "sm_90a");
   EXPECT_EQ(gpu->info().processors, 4);
+  EXPECT_EQ(gpu->info().l2, 50 << 20);
   EXPECT_NEAR(gpu->info().memory_rate, 3.35e12, 0.01e12);  // an H100's clock and bus
   EXPECT_NE(gpu->info().versions.find("driver 13.0, NVRTC "), std::string::npos) << gpu->info().versions;
 }

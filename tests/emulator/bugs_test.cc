@@ -347,6 +347,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(unaligned_bulk_copy, decode),
       ARK_DEVICE_BUG(short_copy, decode),
       ARK_DEVICE_BUG(stuck_stage, deep),
+      ARK_DEVICE_BUG(piece_of_another_lane, deep),
+      ARK_DEVICE_BUG(piece_left_waiting, deep),
       ARK_DEVICE_BUG(missing_ring_fence, wide),
       ARK_DEVICE_BUG(stale_ring, wide),
       ARK_DEVICE_BUG(ring_of_other_turn, wide),

@@ -121,7 +121,7 @@ class Differences {
     std::vector<RankSetup> ranks;
     for (std::size_t r = 0; r < compiled.programs.size(); ++r)
       ranks.push_back({&compiled.programs[r], &compiled.bindings[r], nullptr, nullptr});
-    const auto machine = cuda::cost::machine_of(processors * loop.ranks, 227 << 10, loop.ranks);
+    const auto machine = cuda::cost::machine_of(processors * loop.ranks, 227 << 10, 1 << 20, loop.ranks);
     for (std::size_t step = 0; step < driven.steps.size(); ++step) {
       const StepTables tables(ranks, ragged_options(model, setup), machine, loop.numerics, loop.groups,
                               driven.steps[step]);

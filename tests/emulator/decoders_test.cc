@@ -132,6 +132,32 @@ TEST(FewRows, OfNansOfAllOnesCome) {
 }
 
 // How tiles are dealt must not show: any number of processors, any split of the weights' rows.
+// Weights of more pieces than the ring has stages. In lines of 128 bytes each step's are asked for once, and at most as
+// many as may wait at any time once more, by the step before.
+TEST(WeightsAhead, AreAskedForOnceAndChangeNoBit) {
+  TokenGraphOptions o{.kv_heads = 2};
+  o.intermediate = 4096;
+  const DecoderModel model = llama_tokens(o);
+  const auto prompt = random_tokens(3, 7, model.vocabulary);
+  std::vector<Rows> rows;
+  std::vector<uint64_t> lines;
+  for (const int64_t l2 : {int64_t{0}, int64_t{1} << 18, int64_t{1} << 30}) {
+    const auto world = std::make_shared<World>(Options{});
+    RunnerSetup setup = device(1);
+    setup.options.gpu = std::make_shared<EmulatedGpu>(world, emulator::EmulatedGpuOptions{.l2 = l2});
+    const auto before = world->counts().prefetches;
+    rows.push_back(run_greedy(*make_runner(model, setup), prompt, 3, 2));
+    lines.push_back(world->counts().prefetches - before);
+  }
+  EXPECT_TRUE(same_bits(rows[0], rows[1]));
+  EXPECT_TRUE(same_bits(rows[0], rows[2]));
+  const uint64_t steps = rows[0].size(), of_weights = 3 * 4096 * 64 * 4 / 128;
+  EXPECT_LT(lines[0], of_weights / 8) << "only norms and attention ask";
+  EXPECT_GT(lines[1], lines[0] + steps * of_weights / 4);
+  EXPECT_GT(lines[2], lines[1]);
+  EXPECT_LT(lines[2], lines[0] + steps * (2 * of_weights));
+}
+
 TEST(Dealing, ChangesNoBit) {
   TokenGraphOptions o;
   o.kv_heads = 2;

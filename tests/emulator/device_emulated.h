@@ -300,6 +300,9 @@ ARK_DEVICE void mbarrier_init_fence(Site at = Site::here()) {
 ARK_DEVICE void mbarrier_arrive(Mbarrier* barrier, Site at = Site::here()) {
   emulator::ark_emulator_mbarrier_arrive(raw(barrier), 0, at.place);
 }
+ARK_DEVICE bool mbarrier_test_wait(Mbarrier* barrier, u32 parity, Site at = Site::here()) {
+  return emulator::ark_emulator_mbarrier_try_wait(raw(barrier), parity, at.place);
+}
 ARK_DEVICE bool mbarrier_try_wait(Mbarrier* barrier, u32 parity, Site at = Site::here()) {
   return emulator::ark_emulator_mbarrier_try_wait(raw(barrier), parity, at.place);
 }

@@ -154,6 +154,7 @@ EmulatedGpu::EmulatedGpu(std::shared_ptr<World> world, const EmulatedGpuOptions&
   info_.processors = options.processors;
   info_.shared_per_block = shared_per_block_of(options.arch);
   info_.memory = options.memory;
+  info_.l2 = options.l2;
   info_.is_emulated = true;
 }
 

@@ -60,6 +60,7 @@ class World {
 struct EmulatedGpuOptions {
   int processors = 4;
   int64_t memory = int64_t{1} << 30;
+  int64_t l2 = int64_t{1} << 20;
   int arch = 900;            // as __CUDA_ARCH__
   bool seeded_bugs = false;  // compile ARK_BUG places in; Options::bug chooses
   bool as_ptx = false;       // what NVRTC makes of kernels, interpreted (ptx/), in place of g++'s

@@ -57,7 +57,8 @@ struct LaunchRequest {
 };
 
 struct Counts {
-  uint64_t switches = 0, collectives = 0, barriers = 0, matrix_products = 0, copies = 0, words = 0, polls = 0;
+  uint64_t switches = 0, collectives = 0, barriers = 0, matrix_products = 0, copies = 0, words = 0, polls = 0,
+           prefetches = 0;
 };
 
 class Core;

@@ -76,7 +76,8 @@ Wide wide_products(const DecoderModel& model, const RunnerSetup& setup, int32_t 
   for (std::size_t r = 0; r < compiled.programs.size(); ++r)
     ranks.push_back({&compiled.programs[r], &compiled.bindings[r], nullptr, nullptr});
   const cuda::DeviceOptions& device = setup.options.device;
-  const auto machine = cuda::cost::machine_of(device.processors * setup.ranks, 227 << 10, setup.ranks);
+  const auto machine =
+      cuda::cost::machine_of(device.processors * setup.ranks, 227 << 10, 1 << 20, setup.ranks);
   const cuda::cost::StepTables tables(ranks, ragged_options(model, setup), machine, device.numerics,
                                       device.groups, {{{rows, 0}}});
   Wide all;

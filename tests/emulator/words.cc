@@ -234,6 +234,7 @@ void ark_emulator_write(void* to, const void* from, int bytes, Site at) {
 void ark_emulator_prefetch(const void* p, Site at) {
   Core& core = *Core::current;
   core.note("prefetch");
+  core.counts.prefetches++;
   if (!core.memory.contains(p) || !(*core.memory.states(p) & Memory::kAllocated))
     core.fail(Fault::kBounds, "a prefetch of " + core.memory.describe(p), at);
 }

@@ -12,10 +12,11 @@ constexpr Source kMeasured = Source::kMeasured, kFitted = Source::kFitted, kData
                  kPaper = Source::kPaper, kDerived = Source::kDerived;
 
 // Others have the H100's cycles at their own clock.
-Rates derived(std::string_view arch, std::string_view card, int32_t processors, int32_t shared, double ghz,
-              double bytes_a_nanosecond, const Rates& like) {
+Rates derived(std::string_view arch, std::string_view card, int32_t processors, int32_t shared,
+              int64_t l2_mib, double ghz, double bytes_a_nanosecond, const Rates& like) {
   Rates r = like;
   r.arch = arch, r.card = card, r.processors = processors, r.shared_per_block = shared;
+  r.l2_bytes = l2_mib << 20;
   r.clock = {ghz, kDatasheet};
   r.peak = {bytes_a_nanosecond, kDatasheet};
   r.stream = {bytes_a_nanosecond * like.stream.value / like.peak.value, kDerived};
@@ -39,6 +40,7 @@ std::vector<Rates> make() {
                       .card = "H100 SXM5 80GB",
                       .processors = 132,
                       .shared_per_block = 232448,
+                      .l2_bytes = 50 << 20,
                       .clock = {1.98, kMeasured},
                       .peak = {3350, kDatasheet},
                       .stream = {2850, kFitted},
@@ -56,10 +58,10 @@ std::vector<Rates> make() {
                       .hold = {450, kDerived},
                       .open = {12000, kMeasured},
                       .close = {10000, kMeasured}};
-  return {derived("sm_80", "A100 SXM4 80GB", 108, 166912, 1.41, 2039, h100),
-          derived("sm_89", "L40S", 142, 101376, 2.52, 864, h100), h100,
-          derived("sm_100", "B200", 148, 232448, 1.965, 8000, h100),
-          derived("sm_120", "RTX PRO 6000", 188, 101376, 2.6, 1792, h100)};
+  return {derived("sm_80", "A100 SXM4 80GB", 108, 166912, 40, 1.41, 2039, h100),
+          derived("sm_89", "L40S", 142, 101376, 96, 2.52, 864, h100), h100,
+          derived("sm_100", "B200", 148, 232448, 126, 1.965, 8000, h100),
+          derived("sm_120", "RTX PRO 6000", 188, 101376, 128, 2.6, 1792, h100)};
 }
 
 }  // namespace

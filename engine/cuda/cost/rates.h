@@ -27,11 +27,12 @@ struct Rates {
   std::string_view arch, card;
   int32_t processors = 0;        // SMs
   int32_t shared_per_block = 0;  // bytes
-  Rate clock;                    // GHz
-  Rate peak;                     // bytes a nanosecond from memory: the byte floor
-  Rate stream;                   // the same, as the ring of weights gets them
-  Rate link;                     // bytes a nanosecond from L2 to one processor, at most
-  Rate share;                    // the same, while all read
+  int64_t l2_bytes = 0;
+  Rate clock;   // GHz
+  Rate peak;    // bytes a nanosecond from memory: the byte floor
+  Rate stream;  // the same, as the ring of weights gets them
+  Rate link;    // bytes a nanosecond from L2 to one processor, at most
+  Rate share;   // the same, while all read
   // Nanoseconds.
   Rate l2, memory;   // a dependent load that L2 has; that comes from memory, which weights are streamed from
   Rate barrier;      // of a block's consumers

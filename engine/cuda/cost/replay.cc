@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 
 #include "base/error.h"
@@ -29,11 +30,18 @@ struct InstanceState {
   std::map<int32_t, int32_t> gathered;  // of a product, by processor: outputs that it was the last of
 };
 
-// The ring of weights, and where its filling is.
-struct Ring {
-  int32_t instance = -1;  // the next stage's product; its tile, and the piece in it
+// A place in a processor's weights of a step: the next piece's product; its tile, and the piece in it.
+struct Place {
+  int32_t instance = -1;
   i64 tile = 0, end = 0;
   i32 piece = 0;
+};
+
+// The ring of weights, and where its filling is; and which pieces memory is asked for, as many ahead of it as may wait
+// in L2.
+struct Ring {
+  Place next, asked;
+  std::vector<double> in_l2;  // by piece
   int64_t issued = 0, taken = 0;
   std::vector<double> landed;  // by stage
   std::vector<bool> busy;
@@ -95,7 +103,10 @@ class Replay {
 
   StepCost run() {
     for (int32_t p = 0; p < processors_; ++p) {
-      next_tile(p);
+      Ring& r = block(p).ring;
+      next_tile(p, r.next), next_tile(p, r.asked);
+      // Those that the step before has asked for.
+      for (int32_t i = 0; i < t_.machine().ahead; ++i) ask(p, std::nullopt);
       push(rates_.open.value, What::kIssue, p);
       advance(p, rates_.open.value + static_cast<double>(t_.cleared_bytes()) / rates_.share.value);
     }
@@ -337,39 +348,55 @@ class Replay {
   // ---- the ring of weights
 
   // Of the next product in which the processor has one, if this one has no more.
-  void next_tile(int32_t p) {
-    Ring& r = block(p).ring;
-    r.piece = 0;
-    if (r.instance >= 0 && ++r.tile < r.end) return;
-    while (++r.instance < count()) {
-      if (!state(r.instance).product) continue;
-      const Tiles own = part(p, r.instance).tiles;
-      r.tile = own.first, r.end = own.last;
-      if (r.tile < r.end) return;
+  void next_tile(int32_t p, Place& at_piece) {
+    at_piece.piece = 0;
+    if (at_piece.instance >= 0 && ++at_piece.tile < at_piece.end) return;
+    while (++at_piece.instance < count()) {
+      if (!state(at_piece.instance).product) continue;
+      const Tiles own = part(p, at_piece.instance).tiles;
+      at_piece.tile = own.first, at_piece.end = own.last;
+      if (at_piece.tile < at_piece.end) return;
     }
+  }
+
+  // For one more piece; none: the step before has asked for it, and memory has brought it since.
+  void ask(int32_t p, std::optional<double> now) {
+    Ring& r = block(p).ring;
+    if (r.asked.instance >= count()) return;
+    const ProductWork& work = *state(r.asked.instance).product;
+    const StreamTile own(work.tiles(), static_cast<i32>(r.asked.tile));
+    const int64_t bytes = work.piece_bytes(work.piece_of(own, r.asked.piece));
+    double landed = 0;
+    if (own.block == 0) {  // further blocks of rows find it in L2
+      bytes_[r.asked.instance] += bytes;
+      if (now) {
+        memory_free_ =
+            std::max(*now, memory_free_) + static_cast<double>(bytes) * ranks_ / rates_.stream.value;
+        landed = memory_free_ + rates_.memory.value;
+      }
+    }
+    r.in_l2.push_back(landed);
+    if (++r.asked.piece == work.tile_pieces(own)) next_tile(p, r.asked);
   }
 
   void issue(int32_t p, double now) {
     Ring& r = block(p).ring;
-    if (r.instance >= count()) return;
+    if (r.next.instance >= count()) return;
     const std::size_t stage = at(r.issued % t_.stages());
     if (r.busy[stage]) {
       r.waits = true;
       return;
     }
-    const ProductWork& work = *state(r.instance).product;
-    const StreamTile own(work.tiles(), static_cast<i32>(r.tile));
-    const auto bytes = static_cast<double>(work.piece_bytes(work.piece_of(own, r.piece)));
-    double landed = now + bytes / rates_.link.value + rates_.l2.value;
-    if (own.block == 0) {  // further blocks of rows find it in L2
-      memory_free_ = std::max(now, memory_free_) + bytes * ranks_ / rates_.stream.value;
-      landed = std::max(landed, memory_free_) + rates_.memory.value;
-      bytes_[r.instance] += static_cast<int64_t>(bytes);
-    }
-    r.landed[stage] = landed, r.busy[stage] = true;
+    const ProductWork& work = *state(r.next.instance).product;
+    const StreamTile own(work.tiles(), static_cast<i32>(r.next.tile));
+    // All blocks' copies come from L2 at once, by what they have asked for.
+    const double copied = static_cast<double>(work.piece_bytes(work.piece_of(own, r.next.piece))) /
+                          (t_.machine().ahead > 0 ? rates_.share : rates_.link).value;
+    ask(p, now);
+    r.landed[stage] = std::max(now + rates_.l2.value + copied, r.in_l2[at(r.issued)]), r.busy[stage] = true;
     ++r.issued;
-    if (++r.piece == work.tile_pieces(own)) next_tile(p);
-    push(now + bytes / rates_.link.value, What::kIssue, p);
+    if (++r.next.piece == work.tile_pieces(own)) next_tile(p, r.next);
+    push(now + copied, What::kIssue, p);
     take(p);
   }
 

@@ -24,8 +24,9 @@ std::vector<const Program*> programs_of(const std::vector<RankSetup>& setups) {
 
 }  // namespace
 
-StepMachine machine_of(int32_t processors, int32_t shared_per_block, int32_t ranks) {
-  StepMachine machine{processors / ranks, 0, tiles_for(shared_per_block)};
+StepMachine machine_of(int32_t processors, int32_t shared_per_block, int64_t l2_bytes, int32_t ranks) {
+  StepMachine machine{processors / ranks, 0, tiles_for(shared_per_block),
+                      pieces_ahead(l2_bytes, processors / ranks * ranks)};
   while (machine.stages < kMaxStages &&
          shared_layout(machine.stages + 1, machine.tiles.scratch).total <= static_cast<u32>(shared_per_block))
     ++machine.stages;

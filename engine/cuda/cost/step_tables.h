@@ -22,9 +22,10 @@ struct StepShape {
 struct StepMachine {
   int32_t processors = 0, stages = 0;  // of a rank; of its ring of weights
   TileShape tiles = kLargeTiles;
+  int32_t ahead = 0;  // pieces that a block asks for ahead of the ring
 };
 // Of a GPU that `ranks` share. Throws Error(kUnsupported) if it has not a processor for each.
-StepMachine machine_of(int32_t processors, int32_t shared_per_block, int32_t ranks);
+StepMachine machine_of(int32_t processors, int32_t shared_per_block, int64_t l2_bytes, int32_t ranks);
 
 class StepTables {
  public:

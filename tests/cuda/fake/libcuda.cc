@@ -146,6 +146,9 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 37:
       *value = 5120;
       break;
+    case 38:
+      *value = 50 << 20;
+      break;
     case 75:
       *value = state.major;
       break;

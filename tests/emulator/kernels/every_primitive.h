@@ -152,7 +152,8 @@ ARK_DEVICE void use_words(Results& to, T* p) {
 }
 
 ARK_DEVICE void wait_for(Mbarrier* barrier, u32 parity) {
-  while (!mbarrier_try_wait(barrier, parity)) pause(barrier, 0, parity);
+  while (!mbarrier_test_wait(barrier, parity) || !mbarrier_try_wait(barrier, parity))
+    pause(barrier, 0, parity);
 }
 
 // Into the arena: constants 0..1023 at 1024, 1024..2047 at 2048, parts of these at 4096.
