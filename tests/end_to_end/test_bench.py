@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import socket
 import subprocess
@@ -340,8 +341,7 @@ def test_joules_a_token(tmp_path):
         figures = json.loads(run.stdout)
         times = figures["decode_joules"]["2"] / (10 * figures["decode_ms"]["2"] / 1000 / 2)  # two tokens a step
         watts = figures["decode_watts"]["2"] / 10
-        assert min(times, watts) > 1 / 4
-        return max(times, watts)
+        return max(times, watts) if min(times, watts) > 1 / 4 else math.inf
 
     burning = threading.Thread(target=burn)
     burning.start()

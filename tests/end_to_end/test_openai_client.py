@@ -71,7 +71,8 @@ def test_streams_say_the_same_as_whole_answers(client, model, greedy):
     assert [c.choices[0].finish_reason for c in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1].choices[0].finish_reason == "length"
     assert len({c.id for c in chunks}) == 1 and all(c.usage is None for c in chunks)
-    assert len(chunks) > 1  # how many tokens come at once, the machine's other work decides
+    # How many tokens come at once, the machine and its other work decide; not always all.
+    assert any(len(list(complete(client, model, **GREEDY, max_tokens=40, stream=True))) > 1 for _ in range(50))
 
 
 @pytest.mark.parametrize("kind", ["completion", "chat"])
