@@ -24,7 +24,9 @@ inline constexpr int kMaxPieces = 512;
 inline constexpr u64 kLineBytes = 64;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
-inline constexpr int kTilesAhead = 4;        // of attention, whose first keys are asked for before the wait
+// Of attention: tiles of a block that are opened, and whose first keys are asked for, before the wait; query heads of a
+// KV head, and pages of a warp's first keys, that an opened tile knows.
+inline constexpr int kTilesAhead = 4, kKnownHeads = 16, kKnownPages = 4;
 
 inline constexpr int kFewRows = 8;     // of x: one column of products on tensor cores
 inline constexpr int kMaxGroups = 64;  // tiles that share an output

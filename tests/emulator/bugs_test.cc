@@ -119,6 +119,10 @@ class OnDecoder {
     setup.options.device.numerics = cuda::Numerics::kFast;
     return *this;
   }
+  OnDecoder with_processors(int32_t count) && {
+    return decoder_->setup.options.device.processors = count, *this;
+  }
+  OnDecoder with_pages(int32_t size) && { return decoder_->setup.page_size = size, *this; }
   OnDecoder with_kv(DType type) && { return decoder_->setup.kv_dtype = type, *this; }
 
   Verdict operator()(const Options& options) {
@@ -315,6 +319,11 @@ std::vector<Bug> device_bugs() {
   const OnDecoder grouped_rows(run_at_once, 2);
   // Its keys and values are, too: tiles of more than sixteen rows.
   const OnDecoder attended = OnDecoder(run_at_once, 0, Link::kDirect, 64, 1).with_kv(DType::kF16);
+  // Whose one block has all tiles of attention.
+  const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
+  // Whose warps' first keys lie in few pages.
+  const OnDecoder pages_of_eight = OnDecoder(run_decode).with_pages(8),
+                  halves_of_eight = OnDecoder(run_decode).with_kv(DType::kF16).with_pages(8);
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -385,6 +394,10 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(sums_not_awaited, alone),
       ARK_DEVICE_BUG(every_one_gathers, grouped),
       ARK_DEVICE_BUG(quiet_signal, decode),
+      // attention: what is known before the wait
+      ARK_DEVICE_BUG(another_page, pages_of_eight),
+      ARK_DEVICE_BUG(another_page, halves_of_eight),
+      ARK_DEVICE_BUG(tile_of_another_number, on_one),
       // attention on tensor cores
       ARK_DEVICE_BUG(queries_without_barrier, attended),
       ARK_DEVICE_BUG(merged_without_barrier, attended),

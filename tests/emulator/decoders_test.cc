@@ -40,6 +40,7 @@ RunnerSetup device(int ranks, int processors = 2, int groups = 0) {
   RunnerSetup setup;
   setup.ranks = ranks;
   setup.max_tokens = 24;
+  setup.page_size = 8;  // a warp's keys lie in few pages
   setup.options.gpu = test_gpu({});
   setup.options.device.processors = processors;
   setup.options.device.groups = groups;

@@ -37,17 +37,17 @@ struct Attention : Quiet {
   using Way = typename AttentionWay<kIsMma, E, kKey, kValue, X>::Type;
 
   ARK_DEVICE static i64 grid(const Call& call) {
-    return static_cast<i64>(call.size(call.i.grid)) * call_splits(call);
+    return static_cast<i64>(call.size(call.i.grid)) * call_splits(call.b);
   }
   ARK_DEVICE static AttentionTile tile_of(const Call& call, i32 tile) {
     const i32 items = divide(call.size(call.i.grid), call.size(call.i.attention.kv_heads)).quotient;
-    return {tile, items, call_splits(call)};
+    return {tile, items, call_splits(call.b)};
   }
   ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
-    const i32 end = static_cast<i32>(dev::min(tiles.last, tiles.first + kTilesAhead));
-    ARK_ROLLED
-    for (i32 t = static_cast<i32>(tiles.first); t < end; ++t)
-      prefetch_tile<E, kKey, kValue>(call.b.p, call.i, tile_of(call, t));
+    const i64 own = tiles.first + call.b.warp;
+    if (call.b.warp < kTilesAhead && own < tiles.last)
+      open_ahead<E, kKey, kValue>(call.b.p, call.i, call.b.vals, tile_of(call, static_cast<i32>(own)),
+                                  call.b.warp);
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     Way body(call);
@@ -55,7 +55,7 @@ struct Attention : Quiet {
     const i32 end = static_cast<i32>(tiles.last);
     ARK_ROLLED
     for (i32 t = static_cast<i32>(tiles.first); t < end; ++t) {
-      if (!body.open(tile_of(call, t))) continue;
+      if (!body.open(tile_of(call, t), t - static_cast<i32>(tiles.first))) continue;
       ARK_ROLLED
       for (i32 row0 = 0; row0 < body.task().rows; row0 += Way::kRows)
         body.run_rows(row0, dev::min(Way::kRows, body.task().rows - row0));

@@ -8,7 +8,7 @@ namespace ark::cuda {
 template <class E, int kKey, int kValue, class X>
 struct AttentionByFma : AttentionRows<kValue, X> {
   using Rows = AttentionRows<kValue, X>;
-  using Rows::call, Rows::task, Rows::head_list;
+  using Rows::call, Rows::task;
   using Rows::scratch, Rows::position_of, Rows::place_of;
   using Type = Kv<E>;
   using Quad = typename Type::Quad;
@@ -122,7 +122,7 @@ struct AttentionByFma : AttentionRows<kValue, X> {
         s *= call.i.attention.scale;
         if (cap > 0) s = capped(s, cap);
         if (slopes != nullptr) {
-          const float slope = dev::ld_nc(slopes + dev::ld_nc(head_list() + (row0 + r) % task().group));
+          const float slope = dev::ld_nc(slopes + Rows::head((row0 + r) % task().group));
           s = dev::fma(slope, static_cast<float>(key - position), s);
         }
       }
@@ -203,9 +203,6 @@ struct AttentionByFma : AttentionRows<kValue, X> {
       ARK_UNROLL
       for (int c = 0; c < kValueLanes; ++c) state.values[r][c] = 0;
     }
-    const RankTables& rank = *call.b.rank;
-    const i32* table =
-        at<const i32>(rank.page_table) + static_cast<i64>(task().item.slot) * rank.pages_per_slot;
     const i32 heads = call.size(call.i.attention.kv_heads), size = call.size(call.i.attention.page_size),
               window = call.size(call.i.attention.window);
     rows = dev::uniform(rows);
@@ -221,7 +218,7 @@ struct AttentionByFma : AttentionRows<kValue, X> {
       const i32 keys = dev::min(32, end - first), key = first + call.b.lane;
       Place place{};
       if (call.b.lane < keys) {
-        const i64 page = dev::ld_global(table + key / size);
+        const i64 page = Rows::page(key / size, first < begin + kAttentionBlock);
         place = place_of_key(page * heads + task().kv, key % size, size);
       }
       score(rows, place, keys, scores);

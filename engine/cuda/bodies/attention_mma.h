@@ -24,7 +24,7 @@ inline constexpr bool kIsF16<dev::f16> = true;
 template <class E, int kKey, int kValue, class X>
 struct AttentionByMma : AttentionRows<kValue, X> {
   using Rows = AttentionRows<kValue, X>;
-  using Rows::call, Rows::task, Rows::head_list;
+  using Rows::call, Rows::task;
   using Rows::scratch;
   using Target = typename Rows::Target;
   static constexpr int kRows = 16;
@@ -82,7 +82,7 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     for (int r = 0; r < 2; ++r)
       tokens[r] = divide(row0 + dev::min(call.b.warp + r * kConsumerWarps, rows - 1), task().group);
     ARK_UNROLL
-    for (int r = 0; r < 2; ++r) heads[r] = dev::ld_nc(head_list() + tokens[r].rest);
+    for (int r = 0; r < 2; ++r) heads[r] = Rows::head(tokens[r].rest);
     if (slopes != nullptr)
       own_slopes[0] = dev::ld_nc(slopes + heads[0]), own_slopes[1] = dev::ld_nc(slopes + heads[1]);
     if (sinks != nullptr)
@@ -140,13 +140,10 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   struct Place {
     i32 page, slot;
   };
-  ARK_DEVICE Place place_of_key(i32 first, i32 end) const {
-    const RankTables& rank = *call.b.rank;
-    const i32* table =
-        at<const i32>(rank.page_table) + static_cast<i64>(task().item.slot) * rank.pages_per_slot;
+  ARK_DEVICE Place place_of_key(i32 first, i32 end, bool is_first) const {
     const u32 key = static_cast<u32>(dev::min(first + call.b.lane, end - 1)),
               size = static_cast<u32>(call.size(call.i.attention.page_size)), page = key / size;
-    return {dev::ld_global(table + page), static_cast<i32>(key - page * size)};
+    return {Rows::page(static_cast<i32>(page), is_first), static_cast<i32>(key - page * size)};
   }
   // Its row among all rows of pages; a cache has fewer than 2^32.
   ARK_DEVICE u32 row_of_key(const Place& place) const {
@@ -339,16 +336,14 @@ struct AttentionByMma : AttentionRows<kValue, X> {
         window > 0 ? task().item.position + divide(row0, task().group).quotient - window + 1 : 0;
     const i32 keys = split_keys(task().item.position);
     const i32 end = dev::uniform(dev::min((task().split + 1) * keys, newest + 1));
-    i32 first = dev::uniform(task().split * keys + call.b.warp * 32);
-    while (first + 32 <= oldest) first += kAttentionBlock;
-    first = dev::uniform(first);
+    i32 first = dev::uniform(first_key(task(), window, call.b.warp, oldest));
     if (first >= end) return;
-    tell(row_of_key(place_of_key(first, end)));
+    tell(row_of_key(place_of_key(first, end, true)));
     ARK_ROLLED
     for (;;) {
       // A page is looked up one turn ahead, and what lies there asked for in L2. Nothing is loaded ahead: the registers
       // are not there, and the other warp of the processor's quarter works meanwhile.
-      const Place next = place_of_key(first + kAttentionBlock, end);
+      const Place next = place_of_key(first + kAttentionBlock, end, false);
       Scores scores = {};
       ARK_ROLLED
       for (int d = 0; d < kKey; d += 32) {

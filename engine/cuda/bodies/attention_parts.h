@@ -20,9 +20,13 @@ ARK_DEVICE float last_factor(float sink, float maximum, float sum) {
   return factor / sum;
 }
 
-ARK_APART i64 place_of_row(i32 first, i32 row, i32 group, i32 heads, const i32* head_list) {
+// `known`: of the first kKnownHeads heads of the list, or null.
+ARK_DEVICE i32 head_of(const i32* head_list, const i32* known, i32 n) {
+  return known != nullptr && n < kKnownHeads ? known[n] : dev::ld_nc(head_list + n);
+}
+ARK_APART i64 place_of_row(i32 first, i32 row, i32 group, i32 heads, const i32* head_list, const i32* known) {
   const Division token = divide(row, group);
-  return static_cast<i64>(first + token.quotient) * heads + dev::ld_nc(head_list + token.rest);
+  return static_cast<i64>(first + token.quotient) * heads + head_of(head_list, known, token.rest);
 }
 
 // Row `slot` of a head's part of pages [parts][size, kDim] of E.
@@ -34,24 +38,6 @@ ARK_DEVICE void prefetch_row(const u8* pages, i64 part, i32 slot, i32 size) {
   ARK_UNROLL
   for (int b = 0; b < kBytes; b += kLine) dev::prefetch(codes + slot * kBytes + b);
   if constexpr (format.has_scales()) dev::prefetch(codes + format.code_bytes(size, kDim) + slot * 4);
-}
-
-// Asks for the keys and values that a tile's warps take first: the weights of a step drive them out of L2. Where they
-// lie is known before this step's are appended (bodies/attention.h has the operands).
-template <class E, int kKey, int kValue>
-ARK_DEVICE void prefetch_tile(const LoopParameters& p, const Instance& i, const AttentionTile& tile) {
-  const Block b = open_block(p, 0, 0);
-  const i32 kv_heads = i.attention.kv_heads, size = i.attention.page_size, window = i.attention.window;
-  const AttentionItem item = dev::ld_global(at<const AttentionItem>(b.rank->items) + tile.item);
-  const i32 key = tile.split * split_keys(item.position) + b.thread;
-  const bool is_seen = window == 0 || key - b.lane + 32 > item.position - window + 1;
-  if (!is_seen || key >= item.position + item.count) return;
-  const Division place = divide(key, size);
-  const i32 page = dev::ld_global(at<const i32>(b.rank->page_table) +
-                                  static_cast<i64>(item.slot) * b.rank->pages_per_slot + place.quotient);
-  const i64 part = static_cast<i64>(page) * kv_heads + tile.kv;
-  prefetch_row<E, kKey>(at<const u8>(i.attention.keys), part, place.rest, size);
-  prefetch_row<E, kValue>(at<const u8>(i.attention.values), part, place.rest, size);
 }
 
 // A row's softmax over some keys: the largest score; sums, of weights and of values times them, as of that score.
@@ -78,20 +64,103 @@ ARK_DEVICE RowPart merged(const RowPart (&parts)[kCount]) {
   return all;
 }
 
-// Splits of the step's longest sequence.
-ARK_DEVICE i32 call_splits(const Call& call) { return call.b.vals[call.b.rank->val_count]; }
-
 // The tile at hand. Each warp has it in scratch: registers are for keys and values.
 struct AttentionTask {
   AttentionItem item;
   i32 item_number, kv, split, split_count;  // splits of the item
   i32 heads_at, group;  // where in the head table the KV head's query heads stand; how many
-  i32 turn;             // of rows, modulo two
-  i32 rows;
+  i32 rows;             // 0: there is nothing to do
+  i32 opened;           // number of its OpenTile; -1: it has none
+  i32 turn;             // of rows, modulo two; the last member: it is not the tile's
 };
-static_assert(sizeof(AttentionTask) == 48);
+static_assert(sizeof(AttentionTask) == 52);
 inline constexpr int kTaskBytes = kConsumerWarps * sizeof(AttentionTask);
-inline constexpr int kRowsScratch = static_cast<int>(kFewScratchBytes) - kTaskBytes;
+
+// Of a block's first tiles, what is known before others are waited for: in scratch, behind the warps' tasks.
+struct OpenTile {
+  AttentionTask task;
+  i32 heads[kKnownHeads];
+  // Of each warp's 32 first keys: the page of the first one, by its number in the sequence, and those behind it;
+  // kNoPages if they lie in more.
+  static constexpr i32 kNoPages = -0x40000000;
+  i32 first_page[kConsumerWarps], pages[kConsumerWarps][kKnownPages];
+};
+static_assert(kTaskBytes % 16 == 0 && sizeof(OpenTile) * kTilesAhead % 16 == 0 &&
+              kKnownPages * kConsumerWarps == 32);
+inline constexpr int kOpenBytes = kTaskBytes + kTilesAhead * sizeof(OpenTile);
+inline constexpr int kRowsScratch = static_cast<int>(kFewScratchBytes) - kOpenBytes;
+
+ARK_DEVICE OpenTile* open_tiles(const Block& b) {
+  return reinterpret_cast<OpenTile*>(b.scratch + kTaskBytes);
+}
+
+// Splits of the step's longest sequence.
+ARK_DEVICE i32 call_splits(const Block& b) { return b.vals[b.rank->val_count]; }
+
+// A warp: what is to be done for a tile, but for its turn; number `opened` of those that are open, -1: of none. One
+// round of loads.
+ARK_DEVICE void look_up(const LoopParameters& p, const Instance& i, i32* vals, AttentionTile tile, i32 opened,
+                        AttentionTask* to) {
+  Block b = open_block(p, 0, 0);
+  b.vals = vals;
+  const AttentionItem item = dev::ld_global(at<const AttentionItem>(b.rank->items) + tile.item);
+  const i32* table = at<const i32>(i.attention.head_table);
+  const i32 begin = dev::ld_nc(table + tile.kv), end = dev::ld_nc(table + tile.kv + 1);
+  const ItemSplits own(item, i.attention.window, call_splits(b));
+  dev::sync_warp();  // the one before is read
+  if (b.lane == 0) {
+    to->item = item;
+    to->item_number = tile.item, to->kv = tile.kv, to->split = tile.split, to->split_count = own.count();
+    to->heads_at = begin, to->group = end - begin;
+    to->rows = own.has(tile.split) ? item.count * (end - begin) : 0;
+    to->opened = opened;
+  }
+  dev::sync_warp();
+}
+// The first one of warp `warp`'s 32 keys of a split that the tile's first token sees, or those behind it.
+ARK_DEVICE i32 first_key(const AttentionTask& task, i32 window, int warp, i32 oldest) {
+  i32 first = task.split * split_keys(task.item.position) + warp * 32;
+  ARK_ROLLED
+  while (window > 0 && first + 32 <= oldest) first += kAttentionBlock;
+  return first;
+}
+
+// A warp opens a tile, as number `n` of the block's; and asks for the keys and values that its warps take first, since
+// the weights of a step drive them out of L2. Where they lie is known before this step's are appended.
+template <class E, int kKey, int kValue>
+ARK_APART void open_ahead(const LoopParameters& p, const Instance& i, i32* vals, AttentionTile tile, int n) {
+  const Block b = open_block(p, 0, 0);
+  const AttentionArguments& a = i.attention;
+  OpenTile& to = open_tiles(b)[n];
+  look_up(p, i, vals, tile, n, &to.task);
+  const AttentionTask& task = to.task;
+  const i32 newest = task.item.position + task.item.count - 1, size = a.page_size;
+  const i32 first = first_key(task, a.window, b.lane / kKnownPages, task.item.position - a.window + 1);
+  const i32 first_page = divide(first, size).quotient, page = first_page + b.lane % kKnownPages;
+  const bool are_few = divide(first + 31, size).quotient - first_page < kKnownPages;
+  const i32* pages =
+      at<const i32>(b.rank->page_table) + static_cast<i64>(task.item.slot) * b.rank->pages_per_slot;
+  // Both under way at once; of a page or head that there is not, another one.
+  const i32 head =
+      dev::ld_nc(at<const i32>(a.head_table) + task.heads_at + dev::min(b.lane, dev::max(0, task.group - 1)));
+  const i32 own = dev::ld_global(pages + (page * size <= newest ? page : 0));
+  if (b.lane < kKnownHeads) to.heads[b.lane] = head;
+  to.pages[b.lane / kKnownPages][b.lane % kKnownPages] = own;
+  if (b.lane % kKnownPages == 0)
+    to.first_page[b.lane / kKnownPages] = are_few ? first_page : OpenTile::kNoPages;
+  dev::sync_warp();
+  ARK_ROLLED
+  for (int warp = 0; warp < kConsumerWarps; ++warp) {
+    const i32 key = dev::shfl(first, warp * kKnownPages) + b.lane;
+    const Division place = divide(key, size);
+    const u32 behind = static_cast<u32>(place.quotient - to.first_page[warp]);
+    if (key > newest || behind >= kKnownPages) continue;
+    const i64 part = static_cast<i64>(to.pages[warp][behind]) * a.kv_heads + task.kv;
+    prefetch_row<E, kKey>(at<const u8>(a.keys), part, place.rest, size);
+    prefetch_row<E, kValue>(at<const u8>(a.values), part, place.rest, size);
+  }
+  dev::sync_warp();
+}
 
 // What both ways of attention share: the tile at hand, and what becomes of rows. A row is a token of the item and a
 // query head of the group.
@@ -107,34 +176,49 @@ struct AttentionRows {
   ARK_DEVICE const i32* head_list() const {
     return at<const i32>(call.i.attention.head_table) + task().heads_at;
   }
+  ARK_DEVICE const OpenTile* opened() const {
+    return task().opened < 0 ? nullptr : open_tiles(call.b) + task().opened;
+  }
+  ARK_DEVICE const i32* known_heads() const { return task().opened < 0 ? nullptr : opened()->heads; }
+  ARK_DEVICE i32 head(i32 n) const { return head_of(head_list(), known_heads(), n); }
+  // The page of that number in the item's sequence; `is_first`: of the warp's first keys.
+  ARK_DEVICE i32 page(i32 number, bool is_first) const {
+    const OpenTile* open = is_first ? opened() : nullptr;
+    if (open != nullptr) {
+      const u32 behind = static_cast<u32>(number - open->first_page[call.b.warp]);
+      if (behind < kKnownPages) return open->pages[call.b.warp][ARK_BUG(another_page) ? behind ^ 1 : behind];
+    }
+    return dev::ld_global(at<const i32>(call.b.rank->page_table) +
+                          static_cast<i64>(task().item.slot) * call.b.rank->pages_per_slot + number);
+  }
   ARK_DEVICE float* scratch(int at_float) const {
-    return reinterpret_cast<float*>(call.b.scratch + kTaskBytes) + at_float;
+    return reinterpret_cast<float*>(call.b.scratch + kOpenBytes) + at_float;
   }
   ARK_DEVICE i32 position_of(i32 row) const {
     return task().item.position + divide(row, task().group).quotient;
   }
   // A row's place among [tokens][heads].
   ARK_DEVICE i64 place_of(i32 row) const {
-    return place_of_row(task().item.first, row, task().group, call.size(call.i.attention.heads), head_list());
+    return place_of_row(task().item.first, row, task().group, call.size(call.i.attention.heads), head_list(),
+                        known_heads());
   }
 
   ARK_DEVICE void start() const {
     if (call.b.lane == 0) task().turn = 0;  // who alone reads it, before it is opened
   }
 
-  // Whether there is something to do.
-  ARK_DEVICE bool open(const AttentionTile& tile) const {
-    const AttentionItem item = dev::ld_global(at<const AttentionItem>(call.b.rank->items) + tile.item);
-    const i32* table = at<const i32>(call.i.attention.head_table);
-    const i32 begin = dev::ld_nc(table + tile.kv), end = dev::ld_nc(table + tile.kv + 1);
-    const ItemSplits own(item, call.size(call.i.attention.window), call_splits(call));
-    dev::sync_warp();  // the one before is read
-    if (call.b.lane == 0)
-      task() = {item,        tile.item,   tile.kv,
-                tile.split,  own.count(), begin,
-                end - begin, task().turn, item.count * (end - begin)};
-    dev::sync_warp();
-    return own.has(tile.split) && end > begin;
+  // Tile number `n` of the block's. Whether there is something to do.
+  ARK_DEVICE bool open(const AttentionTile& tile, int n) const {
+    if (n >= kTilesAhead) {
+      look_up(call.b.p, call.i, call.b.vals, tile, -1, &task());
+    } else {
+      const AttentionTask& own = open_tiles(call.b)[ARK_BUG(tile_of_another_number) ? 0 : n].task;
+      dev::sync_warp();  // the one before is read
+      if (call.b.lane * sizeof(i32) < sizeof(AttentionTask) - sizeof(i32))
+        reinterpret_cast<i32*>(&task())[call.b.lane] = reinterpret_cast<const i32*>(&own)[call.b.lane];
+      dev::sync_warp();
+    }
+    return task().rows > 0;
   }
 
   // Where a row's numbers go: its place among [tokens][heads], and its sink.
@@ -145,15 +229,13 @@ struct AttentionRows {
   ARK_DEVICE Target target_of(i32 row) const {
     const auto place = static_cast<i32>(place_of(row));
     const float* sinks = at<const float>(call.i.attention.sinks);
-    return {place, sinks != nullptr
-                       ? dev::ld_nc(sinks + dev::ld_nc(head_list() + divide(row, task().group).rest))
-                       : -infinity()};
+    return {place, sinks != nullptr ? dev::ld_nc(sinks + head(divide(row, task().group).rest)) : -infinity()};
   }
 
   // Of a row and a split: values, maximum, sum; padded.
   ARK_DEVICE float* partial(i32 place, i32 of) const {
     return at<float>(call.i.attention.partials) +
-           (static_cast<i64>(place) * call_splits(call) + of) * (kValue + 4);
+           (static_cast<i64>(place) * call_splits(call.b) + of) * (kValue + 4);
   }
 
   ARK_DEVICE void write(const Target& to, int d, const RowPart& part) const {
@@ -189,7 +271,7 @@ struct AttentionRows {
     if (call.b.thread == 0) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
     constexpr int kFours = kValue / 4;
     const i32 first_split =
-        ItemSplits(task().item, call.size(call.i.attention.window), call_splits(call)).first;
+        ItemSplits(task().item, call.size(call.i.attention.window), call_splits(call.b)).first;
     ARK_ROLLED
     for (int e = call.b.thread; e < rows * kFours; e += kConsumers) {
       const int row = e / kFours, d = e % kFours * 4;

@@ -167,6 +167,7 @@ struct AttentionPass {
   int32_t blocks, last_keys;   // of keys, warp 0's, which has the most; of its last 32
   bool is_far, is_prefetched;  // keys and values: they come from memory; but for the first block's
   bool has_slopes, has_sinks;
+  bool knows_heads, knows_page;  // before the wait; the latter of the first block
   int64_t key_bytes() const {
     return int64_t{blocks} * kAttentionBlock * (shape.key + shape.value) * shape.format.bits / 8;
   }
@@ -176,18 +177,10 @@ AttentionTile tile_of(const StepTables& t, int64_t tile) {
   return {static_cast<i32>(tile), static_cast<i32>(std::ssize(t.items())), t.splits()};
 }
 
-// prefetch_tile(): the item, and a warp's page, if it has a key.
-Work prefetch_tile(const StepTables& t, const Instance& i, int64_t number) {
-  const AttentionTile tile = tile_of(t, number);
-  const AttentionItem& item = t.items()[at(tile.item)];
-  const int32_t window = t.size(i.attention.window), newest = item.position + item.count - 1,
-                oldest = window > 0 ? item.position - window + 1 : 0;
-  const int32_t begin = tile.split * split_keys(item.position);
-  bool has_key = false;
-  for (int32_t first = begin; first < begin + kAttentionBlock; first += 32)
-    has_key = has_key || (first <= newest && first + 32 > oldest);
-  Work w = loads(1 + has_key);
-  w.cycles = 3 * kCall;
+// open_ahead(): the item and what heads it has; behind these the heads, and pages. A warp takes a tile.
+Work open_ahead() {
+  Work w = loads(2);
+  w.cycles = 3 * kCall + kConsumerWarps * 2 * kCall;
   return w;
 }
 
@@ -202,17 +195,18 @@ bool is_behind_another(const StepTables& t, int32_t item) {
 // By multiply-adds: what a row takes of a warp's 32 keys, one after the other.
 Work fma_rows(const AttentionPass& a) {
   const AttentionShape& s = a.shape;
-  Work w = loads(2 * turns(int64_t{a.rows} * s.key));
+  Work w = loads((2 - a.knows_heads) * turns(int64_t{a.rows} * s.key));
   w += barriers(3);
   for (int32_t n = 0; n < a.blocks; ++n) {  // warp 0: it has the most
     const int32_t keys = n + 1 < a.blocks ? 32 : a.last_keys,
                   rounds = up(keys, s.keys_at_once) + up(keys, s.values_at_once);
-    w += a.is_far && !(n == 0 && a.is_prefetched) ? loads(1, rounds) : loads(1 + rounds);
-    if (a.has_slopes) w += loads(2 * a.rows);
+    const int32_t page = n > 0 || !a.knows_page;
+    w += a.is_far && !(n == 0 && a.is_prefetched) ? loads(page, rounds) : loads(page + rounds);
+    if (a.has_slopes) w += loads((2 - a.knows_heads) * a.rows);
     w.beside += a.rows * (up(keys, 4) * 30.0 + 2 * kWarpSum + 100 + keys * 6.0) + 200;
   }
   const int32_t each = turns(int64_t{a.rows} * s.value / 4);
-  w += loads(each * (1 + 2 * a.has_sinks));
+  w += loads(each * (a.knows_heads ? a.has_sinks : 1 + 2 * a.has_sinks));
   w.cycles += each * 550.0;
   if (!a.is_far) w.streamed = a.key_bytes();
   return w;
@@ -229,7 +223,7 @@ Work mma_rows(const AttentionPass& a, uint32_t scratch_bytes) {
                 room = static_cast<int32_t>(scratch_bytes) -
                        kConsumerWarps * 48,  // but for the tile's own words
       fours = 4 * (floats + kConsumerWarps * kRows * kChunk) <= room ? 2 : 1;
-  Work all = loads(2);  // heads; q, slopes and sinks
+  Work all = loads(a.knows_heads ? 1 : 2);  // heads; q, slopes and sinks
   all += barriers(1);
   all.cycles = 3 * kCall + kWarpSum + 100;
   const double halves = a.rows > 8 ? 2 : 1, products = 16.0 * pairs + 32 * chunks,
@@ -238,7 +232,7 @@ Work mma_rows(const AttentionPass& a, uint32_t scratch_bytes) {
   const int32_t rounds = pairs + 2 * chunks;
   for (int32_t part = 0; part < parts; ++part) {
     if (part > 0) all += barriers(1);
-    if (a.blocks > 0) all += loads(1);  // the first page
+    if (a.blocks > 0 && !a.knows_page) all += loads(1);  // the first page
     for (int32_t n = 0; n < a.blocks; ++n) {
       const bool is_far = a.is_far && n == 0 && !a.is_prefetched;
       all += is_far ? loads(0, rounds) : loads(rounds);
@@ -274,7 +268,7 @@ Work join_splits(const AttentionShape& s, int32_t rows, int32_t splits, bool is_
 Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
   const AttentionShape s = attention_shape(t, i);
   const int32_t heads = t.size(i.attention.kv_heads), group = t.size(i.attention.heads) / heads,
-                window = t.size(i.attention.window);
+                window = t.size(i.attention.window), page_size = t.size(i.attention.page_size);
   const bool is_mma = attends_on_tensor_cores(s.format, s.key, s.value), has_slopes = i.attention.slopes != 0,
              has_sinks = i.attention.sinks != 0;
   const int32_t at_once = is_mma ? 16 : 4;  // rows
@@ -284,7 +278,8 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
     const AttentionItem& item = t.items()[at(tile.item)];
     const int32_t rows = item.count * group, keys = split_keys(item.position), begin = tile.split * keys;
     const ItemSplits splits(item, window, t.splits());
-    all += loads(1);  // the item, and beside it the heads
+    const bool is_open = number < tiles.first + kTilesAhead;
+    if (!is_open) all += loads(1);  // the item, and beside it the heads
     all.cycles += (t.splits() > 1 ? 5 : 2) * kCall;
     if (!splits.has(tile.split)) continue;
     for (int32_t row0 = 0; row0 < rows; row0 += at_once) {
@@ -298,9 +293,11 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
                     last_keys = std::min(32, end - first - (blocks - 1) * kAttentionBlock);
       // A sequence's keys come from memory for its first rows, and from L2 for others.
       const bool is_far = row0 == 0 && !is_behind_another(t, tile.item);
-      const AttentionPass pass{s,          count,    blocks,
-                               last_keys,  is_far,   first == begin && number < tiles.first + kTilesAhead,
-                               has_slopes, has_sinks};
+      const bool knows_page = is_open && (first + 31) / page_size - first / page_size < kKnownPages;
+      const AttentionPass pass{s,          count,     blocks,
+                               last_keys,  is_far,    knows_page,
+                               has_slopes, has_sinks, is_open && group <= kKnownHeads,
+                               knows_page};
       all += is_mma ? mma_rows(pass, few_scratch(t.machine().tiles.scratch)) : fma_rows(pass);
       if (is_far)
         all.bytes +=
@@ -434,11 +431,7 @@ Share share_of(const StepTables& t, const Instance& i, const Lineup& line, int32
 
 Work prepare_work(const StepTables& t, const Instance& i, Tiles tiles) {
   if (is_product(code_of(t, i))) return ProductWork(t, i).prepare_work();
-  Work all;
-  if (code_of(t, i) != OpCode::kAttention) return all;
-  for (int64_t tile = tiles.first; tile < std::min<int64_t>(tiles.last, tiles.first + kTilesAhead); ++tile)
-    all += prefetch_tile(t, i, tile);
-  return all;
+  return code_of(t, i) == OpCode::kAttention && tiles.first < tiles.last ? open_ahead() : Work{};
 }
 
 Work instance_work(const StepTables& t, const Instance& i, int32_t processor, int32_t last) {
