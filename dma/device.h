@@ -173,4 +173,16 @@ ARK_DEVICE void copy_ahead(void* shared, const void* global, u32 bytes, Mbarrier
 #endif
 }
 
+// Asks for `bytes` (multiple of 16, aligned to 16) in L2, as prefetch() does for a line. Whole warp.
+ARK_DEVICE void prefetch_ahead(const void* global, u32 bytes, Site at = Site::here()) {
+#if ARK_HAS_BULK
+  if (lane_id() == 0 && bytes != 0) bulk_prefetch(global, bytes, at);
+#else
+  constexpr u32 kLine = 128;
+  const u32 before = static_cast<u32>(reinterpret_cast<u64>(global) % kLine);
+  for (u32 i = lane_id() * kLine; i < before + bytes; i += kWarp * kLine)
+    prefetch(static_cast<const u8*>(global) - before + i, at);
+#endif
+}
+
 }  // namespace ark::dev

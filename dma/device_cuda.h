@@ -511,6 +511,10 @@ ARK_DEVICE void mbarrier_arrive_expect(Mbarrier* barrier, u32 bytes, Site = {}) 
       "r"(bytes)
       : "memory");
 }
+// Asks for so many bytes in L2; address and bytes are multiples of 16. As prefetch(), by the copy engine.
+ARK_DEVICE void bulk_prefetch(const void* global, u32 bytes, Site = {}) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
+}
 // Global to shared; addresses and bytes are multiples of 16. Completes `bytes` at the barrier. One thread.
 // Read once a step: the lines leave L2 first.
 ARK_DEVICE void bulk_load(void* shared, const void* global, u32 bytes, Mbarrier* barrier, Site = {}) {

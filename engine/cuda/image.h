@@ -24,9 +24,8 @@ inline constexpr int kMaxPieces = 512;
 inline constexpr u64 kLineBytes = 64;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
-// Of attention: tiles of a block that are opened, and whose first keys are asked for, before the wait; query heads of a
-// KV head, and pages of a warp's first keys, that an opened tile knows.
-inline constexpr int kTilesAhead = 4, kKnownHeads = 16, kKnownPages = 4;
+// Of attention, of an opened tile: query heads of a KV head, and pages of a warp's first keys, that it knows.
+inline constexpr int kKnownHeads = 16, kKnownPages = 4;
 
 inline constexpr int kFewRows = 8;     // of x: one column of products on tensor cores
 inline constexpr int kMaxGroups = 64;  // tiles that share an output
@@ -57,6 +56,15 @@ inline constexpr TileShape kTiles = kLargeTiles;
 // In steps whose products have at most kFewRows rows, bodies get so much of the scratch; the ring of weights takes what
 // is behind (LoopParameters::few_stages).
 ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch < 48 * 1024 ? scratch : 48 * 1024; }
+// Tiles of attention that a block opens, and whose first keys it asks for, before it waits; and bytes of scratch that
+// it keeps of them and of its warps' tasks (bodies/attention_parts.h). Small scratch is for keys and values.
+ARK_BOTH constexpr int tiles_ahead(u32 scratch) { return scratch < 48 * 1024 ? 2 : 4; }
+inline constexpr u32 kTaskBytes = 13 * 4,
+                     kOpenTileBytes = kTaskBytes + (kKnownHeads + (1 + kKnownPages) * kConsumerWarps) * 4;
+ARK_BOTH constexpr u32 open_bytes(u32 scratch) {
+  const u32 all = kConsumerWarps * kTaskBytes + static_cast<u32>(tiles_ahead(scratch)) * kOpenTileBytes;
+  return (all + 15) / 16 * 16;
+}
 // Elements of a row that a norm can hold beside its own sums.
 ARK_BOTH constexpr i64 longest_row(const TileShape& tiles) {
   return few_scratch(tiles.scratch) / 4 - 2 * kConsumerWarps;
@@ -64,6 +72,7 @@ ARK_BOTH constexpr i64 longest_row(const TileShape& tiles) {
 // Of device code, as it is compiled; the host asks tiles_for().
 inline constexpr int kRowBlock = kTiles.row_block;
 inline constexpr u32 kScratchBytes = kTiles.scratch, kFewScratchBytes = few_scratch(kScratchBytes);
+inline constexpr int kTilesAhead = tiles_ahead(kScratchBytes);
 
 // Whether a device's copy of a weight's panels has its rows' pieces of 16 bytes turned: piece c of row k lies
 // at c ^ (k % 8), so that eight rows of one piece, which tensor cores load together, lie in different banks

@@ -23,17 +23,9 @@ struct Producer {
     const bool is_free = b.lane == 0 && dev::mbarrier_test_wait(b.empty + cursor.stage, cursor.parity ^ 1);
     return dev::ballot(is_free) != 0;
   }
-  // The piece's lines into L2.
-  ARK_DEVICE void ask(const u8* from, u32 bytes) const {
-    constexpr u32 kLine = 128;
-    ARK_ROLLED
-    for (u32 line = static_cast<u32>(b.lane) * kLine; line < bytes; line += 32 * kLine)
-      dev::prefetch(from + line);
-  }
-
   // Copies the one that waits longest. False: the block gives up.
   ARK_DEVICE bool copy_next() {
-    const int lane = static_cast<int>((copied++ + ARK_BUG(piece_of_another_lane)) % 32);
+    const int lane = static_cast<int>((copied + ARK_BUG(piece_of_another_lane)) % 32);
     const u8* from = at<const u8>(dev::shfl(waiting_from, lane));
     u32 bytes = dev::shfl(waiting_bytes, lane);
     dev::Mbarrier* empty = b.empty + cursor.stage;
@@ -44,7 +36,7 @@ struct Producer {
                         [&](u64&) { return dev::mbarrier_try_wait(empty, cursor.parity ^ 1); });
     }
     if (dev::ballot(!free) != 0) return false;
-    ++issued;
+    ++issued, ++copied;
     if (b.lane == 0) dev::st_shared_relaxed(&b.words->opened, issued);
     if (ARK_BUG(unaligned_bulk_copy)) from = static_cast<const u8*>(from) + 4;
     if (ARK_BUG(short_copy) && bytes > 0) bytes -= 16;
@@ -65,7 +57,7 @@ struct Producer {
     const u32 most = is_asked_only ? ARK_BUG(piece_left_waiting) : static_cast<u32>(b.p.ahead);
     while (found != copied && (found - copied > most || has_free_stage()))
       if (!copy_next()) return false;
-    if (is_first && (is_asked_only || found != copied)) ask(from, bytes);
+    if (is_first && (is_asked_only || found != copied)) dev::prefetch_ahead(from, bytes);
     return !is_asked_only || --left_to_ask > 0;
   }
 

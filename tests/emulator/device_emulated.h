@@ -312,6 +312,9 @@ ARK_DEVICE void fence_proxy_async(Site at = Site::here()) { emulator::ark_emulat
 ARK_DEVICE void mbarrier_arrive_expect(Mbarrier* barrier, u32 bytes, Site at = Site::here()) {
   emulator::ark_emulator_mbarrier_arrive(raw(barrier), bytes, at.place);
 }
+ARK_DEVICE void bulk_prefetch(const void* global, u32 bytes, Site at = Site::here()) {
+  emulator::ark_emulator_bulk_prefetch(global, bytes, at.place);
+}
 ARK_DEVICE void bulk_load(void* shared, const void* global, u32 bytes, Mbarrier* barrier,
                           Site at = Site::here()) {
   emulator::ark_emulator_bulk_load(shared, global, bytes, raw(barrier), at.place);

@@ -67,6 +67,7 @@ void ark_emulator_read_constant(void* to, const void* from, int bytes, Site at);
 void ark_emulator_read(void* to, const void* from, int bytes, Site at);
 void ark_emulator_write(void* to, const void* from, int bytes, Site at);
 void ark_emulator_prefetch(const void* p, Site at);  // of memory that is somebody's
+void ark_emulator_bulk_prefetch(const void* p, unsigned bytes, Site at);
 // One access to a word of 4 or 8 bytes; returns the old value. `expected`: kCompareSwap only.
 uint64_t ark_emulator_word(WordOperation operation, WordScope scope, void* word, int bytes, uint64_t value,
                            uint64_t expected, Site at);

@@ -357,6 +357,7 @@ INSTANTIATE_TEST_SUITE_P(
       : "memory")"},
         Planted{"bulk_group_never_closed", R"("cp.async.bulk.commit_group;")", R"("")"},
         Planted{"bulk_wait_reads_only", "cp.async.bulk.wait_group %0", "cp.async.bulk.wait_group.read %0"},
+        Planted{"bulk_prefetch_of_other_bytes", R"("l"(global), "r"(bytes));)", R"("l"(global), "r"(16));)"},
         Planted{"prefetch_missing", "prefetch.global.L2 [%0];", ""},
         Planted{"nc_of_other_width", "ld.global.nc.u16", "ld.global.nc.u8"}),
     [](const auto& test) { return std::string(test.param.name); });

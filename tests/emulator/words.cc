@@ -239,6 +239,19 @@ void ark_emulator_prefetch(const void* p, Site at) {
     core.fail(Fault::kBounds, "a prefetch of " + core.memory.describe(p), at);
 }
 
+void ark_emulator_bulk_prefetch(const void* p, unsigned bytes, Site at) {
+  Core& core = *Core::current;
+  core.note("bulk_prefetch", bytes);
+  core.check_aligned(p, 16, 0, at);
+  if (bytes % 16) core.fail(Fault::kAlignment, "a prefetch of " + std::to_string(bytes) + " bytes", at);
+  for (unsigned line = 0; line < bytes; line += 128) {
+    core.counts.prefetches++;
+    const auto* const at_line = static_cast<const std::byte*>(p) + std::min(line + 127, bytes - 1);
+    if (!core.memory.contains(at_line) || !(*core.memory.states(at_line) & Memory::kAllocated))
+      core.fail(Fault::kBounds, "a prefetch of " + core.memory.describe(at_line), at);
+  }
+}
+
 void ark_emulator_pause(const void* word, uint64_t seen, uint64_t needed, Site at) {
   Core::current->note("pause");
   Core::current->poll("waits for", at, word, seen, needed);

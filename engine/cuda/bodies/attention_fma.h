@@ -5,6 +5,12 @@
 
 namespace ark::cuda {
 
+// Bytes of queries, scores, maxima, sums and values of that many rows; elements of the longest heads.
+ARK_BOTH constexpr int fma_scratch(int rows, int key, int value) {
+  return rows * (key + kConsumerWarps * (32 + 2 + value)) * 4;
+}
+inline constexpr int kLongest = 256;
+
 template <class E, int kKey, int kValue, class X>
 struct AttentionByFma : AttentionRows<kValue, X> {
   using Rows = AttentionRows<kValue, X>;
@@ -23,7 +29,10 @@ struct AttentionByFma : AttentionRows<kValue, X> {
   static constexpr int kMaxima = kScores + kConsumerWarps * kRows * 32,
                        kSums = kMaxima + kConsumerWarps * kRows;
   static constexpr int kValues = kSums + kConsumerWarps * kRows;
-  static_assert((kValues + kConsumerWarps * kRows * kValue) * 4 <= kRowsScratch);
+  static_assert(fma_scratch(kRows, kKey, kValue) == (kValues + kConsumerWarps * kRows * kValue) * 4);
+  static_assert(fma_scratch(kRows, kLongest, kLongest) <= rows_scratch(kSmallTiles.scratch) &&
+                    fma_scratch(kRows, kLongest, kLongest) <= rows_scratch(kLargeTiles.scratch),
+                "heads of any length, on any GPU");
 
   ARK_DEVICE explicit AttentionByFma(const Call& c) : Rows(c) {}
 
@@ -209,16 +218,15 @@ struct AttentionByFma : AttentionRows<kValue, X> {
     const i32 newest = position_of(row0 + rows - 1);
     const i32 oldest = dev::uniform(window > 0 ? position_of(row0) - window + 1 : 0);
     const i32 keys = split_keys(task().item.position);
-    const i32 begin = dev::uniform(task().split * keys + call.b.warp * 32);
+    const i32 begin = dev::uniform(first_key(task(), window, call.b.warp, oldest));
     const i32 end = dev::uniform(dev::min((task().split + 1) * keys, newest + 1));
     float* scores = scratch(kScores) + call.b.warp * kRows * 32;
     ARK_ROLLED
     for (i32 first = begin; first < end; first += kAttentionBlock) {
-      if (first + 32 <= oldest) continue;
       const i32 keys = dev::min(32, end - first), key = first + call.b.lane;
       Place place{};
       if (call.b.lane < keys) {
-        const i64 page = Rows::page(key / size, first < begin + kAttentionBlock);
+        const i64 page = Rows::page(key / size, row0 == 0 && first == begin);
         place = place_of_key(page * heads + task().kv, key % size, size);
       }
       score(rows, place, keys, scores);

@@ -338,7 +338,7 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     const i32 end = dev::uniform(dev::min((task().split + 1) * keys, newest + 1));
     i32 first = dev::uniform(first_key(task(), window, call.b.warp, oldest));
     if (first >= end) return;
-    tell(row_of_key(place_of_key(first, end, true)));
+    tell(row_of_key(place_of_key(first, end, row0 == 0)));
     ARK_ROLLED
     for (;;) {
       // A page is looked up one turn ahead, and what lies there asked for in L2. Nothing is loaded ahead: the registers

@@ -73,8 +73,7 @@ struct AttentionTask {
   i32 opened;           // number of its OpenTile; -1: it has none
   i32 turn;             // of rows, modulo two; the last member: it is not the tile's
 };
-static_assert(sizeof(AttentionTask) == 52);
-inline constexpr int kTaskBytes = kConsumerWarps * sizeof(AttentionTask);
+static_assert(sizeof(AttentionTask) == kTaskBytes);
 
 // Of a block's first tiles, what is known before others are waited for: in scratch, behind the warps' tasks.
 struct OpenTile {
@@ -85,13 +84,14 @@ struct OpenTile {
   static constexpr i32 kNoPages = -0x40000000;
   i32 first_page[kConsumerWarps], pages[kConsumerWarps][kKnownPages];
 };
-static_assert(kTaskBytes % 16 == 0 && sizeof(OpenTile) * kTilesAhead % 16 == 0 &&
-              kKnownPages * kConsumerWarps == 32);
-inline constexpr int kOpenBytes = kTaskBytes + kTilesAhead * sizeof(OpenTile);
-inline constexpr int kRowsScratch = static_cast<int>(kFewScratchBytes) - kOpenBytes;
+static_assert(sizeof(OpenTile) == kOpenTileBytes && kKnownPages * kConsumerWarps == 32);
+ARK_BOTH constexpr int rows_scratch(u32 scratch) {
+  return static_cast<int>(few_scratch(scratch) - open_bytes(scratch));
+}
+inline constexpr int kRowsScratch = rows_scratch(kScratchBytes);
 
 ARK_DEVICE OpenTile* open_tiles(const Block& b) {
-  return reinterpret_cast<OpenTile*>(b.scratch + kTaskBytes);
+  return reinterpret_cast<OpenTile*>(b.scratch + kConsumerWarps * kTaskBytes);
 }
 
 // Splits of the step's longest sequence.
@@ -134,6 +134,7 @@ ARK_APART void open_ahead(const LoopParameters& p, const Instance& i, i32* vals,
   OpenTile& to = open_tiles(b)[n];
   look_up(p, i, vals, tile, n, &to.task);
   const AttentionTask& task = to.task;
+  if (task.rows == 0) return;
   const i32 newest = task.item.position + task.item.count - 1, size = a.page_size;
   const i32 first = first_key(task, a.window, b.lane / kKnownPages, task.item.position - a.window + 1);
   const i32 first_page = divide(first, size).quotient, page = first_page + b.lane % kKnownPages;
@@ -192,7 +193,7 @@ struct AttentionRows {
                           static_cast<i64>(task().item.slot) * call.b.rank->pages_per_slot + number);
   }
   ARK_DEVICE float* scratch(int at_float) const {
-    return reinterpret_cast<float*>(call.b.scratch + kOpenBytes) + at_float;
+    return reinterpret_cast<float*>(call.b.scratch + open_bytes(kScratchBytes)) + at_float;
   }
   ARK_DEVICE i32 position_of(i32 row) const {
     return task().item.position + divide(row, task().group).quotient;

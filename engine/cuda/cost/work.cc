@@ -177,9 +177,17 @@ AttentionTile tile_of(const StepTables& t, int64_t tile) {
   return {static_cast<i32>(tile), static_cast<i32>(std::ssize(t.items())), t.splits()};
 }
 
-// open_ahead(): the item and what heads it has; behind these the heads, and pages. A warp takes a tile.
-Work open_ahead() {
-  Work w = loads(2);
+// open_ahead(): the item and what heads it has; behind these the heads, and pages. A warp takes a tile, which may have
+// nothing to do.
+Work open_ahead(const StepTables& t, const Instance& i, Tiles tiles) {
+  const int64_t end = std::min<int64_t>(tiles.last, tiles.first + tiles_ahead(t.machine().tiles.scratch));
+  bool has_work = false;
+  for (int64_t number = tiles.first; number < end; ++number) {
+    const AttentionTile tile = tile_of(t, number);
+    const ItemSplits splits(t.items()[at(tile.item)], t.size(i.attention.window), t.splits());
+    has_work = has_work || splits.has(tile.split);
+  }
+  Work w = loads(1 + has_work);
   w.cycles = 3 * kCall + kConsumerWarps * 2 * kCall;
   return w;
 }
@@ -220,9 +228,8 @@ Work mma_rows(const AttentionPass& a, uint32_t scratch_bytes) {
   const AttentionShape& s = a.shape;
   const int32_t parts = up(s.value, 128), chunks = up(std::min(s.value, 128), kChunk), pairs = up(s.key, 32);
   const int32_t floats = kRows * ((pairs | 1) * 32 + 8 + 2 * kConsumerWarps) + kConsumerWarps * 32,
-                room = static_cast<int32_t>(scratch_bytes) -
-                       kConsumerWarps * 48,  // but for the tile's own words
-      fours = 4 * (floats + kConsumerWarps * kRows * kChunk) <= room ? 2 : 1;
+                room = static_cast<int32_t>(few_scratch(scratch_bytes) - open_bytes(scratch_bytes)),
+                fours = 4 * (floats + kConsumerWarps * kRows * kChunk) <= room ? 2 : 1;
   Work all = loads(a.knows_heads ? 1 : 2);  // heads; q, slopes and sinks
   all += barriers(1);
   all.cycles = 3 * kCall + kWarpSum + 100;
@@ -278,7 +285,7 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
     const AttentionItem& item = t.items()[at(tile.item)];
     const int32_t rows = item.count * group, keys = split_keys(item.position), begin = tile.split * keys;
     const ItemSplits splits(item, window, t.splits());
-    const bool is_open = number < tiles.first + kTilesAhead;
+    const bool is_open = number < tiles.first + tiles_ahead(t.machine().tiles.scratch);
     if (!is_open) all += loads(1);  // the item, and beside it the heads
     all.cycles += (t.splits() > 1 ? 5 : 2) * kCall;
     if (!splits.has(tile.split)) continue;
@@ -293,12 +300,13 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
                     last_keys = std::min(32, end - first - (blocks - 1) * kAttentionBlock);
       // A sequence's keys come from memory for its first rows, and from L2 for others.
       const bool is_far = row0 == 0 && !is_behind_another(t, tile.item);
-      const bool knows_page = is_open && (first + 31) / page_size - first / page_size < kKnownPages;
+      const bool knows_page =
+          is_open && row0 == 0 && (first + 31) / page_size - first / page_size < kKnownPages;
       const AttentionPass pass{s,          count,     blocks,
                                last_keys,  is_far,    knows_page,
                                has_slopes, has_sinks, is_open && group <= kKnownHeads,
                                knows_page};
-      all += is_mma ? mma_rows(pass, few_scratch(t.machine().tiles.scratch)) : fma_rows(pass);
+      all += is_mma ? mma_rows(pass, t.machine().tiles.scratch) : fma_rows(pass);
       if (is_far)
         all.bytes +=
             int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
@@ -431,7 +439,7 @@ Share share_of(const StepTables& t, const Instance& i, const Lineup& line, int32
 
 Work prepare_work(const StepTables& t, const Instance& i, Tiles tiles) {
   if (is_product(code_of(t, i))) return ProductWork(t, i).prepare_work();
-  return code_of(t, i) == OpCode::kAttention && tiles.first < tiles.last ? open_ahead() : Work{};
+  return code_of(t, i) == OpCode::kAttention && tiles.first < tiles.last ? open_ahead(t, i, tiles) : Work{};
 }
 
 Work instance_work(const StepTables& t, const Instance& i, int32_t processor, int32_t last) {

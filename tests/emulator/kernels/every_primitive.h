@@ -167,6 +167,7 @@ ARK_DEVICE void use_copies(Results& to, u8* arena, const EveryParameters& p) {
   }
   sync();
   for (u32 turn = 0; turn < 2; turn++) {
+    if (warp_id() == 0) prefetch_ahead(p.constant + 512 * (1 - turn), 512 + 512 * turn);
     if (warp_id() == 0) copy_ahead(arena + 1024, p.constant + 512 * (1 - turn), 512 + 512 * turn, full);
     wait_for(full, turn & 1);
     ARK_KEEP(*reinterpret_cast<const u32*>(arena + 1024 + 4 * thread_id()));

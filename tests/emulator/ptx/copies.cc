@@ -69,5 +69,9 @@ void Thread::bulk_wait(const Instruction& i) {
 void Thread::prefetch(const Instruction& i) {
   ark_emulator_prefetch(pointer(i, Space::kGlobal, number(i, 0)), site(i));
 }
+void Thread::bulk_prefetch(const Instruction& i) {
+  ark_emulator_bulk_prefetch(pointer(i, Space::kGlobal, number(i, 0)), static_cast<unsigned>(number(i, 1)),
+                             site(i));
+}
 
 }  // namespace ark::emulator::ptx

@@ -53,6 +53,7 @@ const std::unordered_map<std::string, Effect>& effects() {
         {"cp.async.bulk.commit_group", {&T::bulk_commit}},
         {"cp.async.bulk.wait_group", {&T::bulk_wait}},
         {"prefetch.global.L2", {&T::prefetch}},
+        {"cp.async.bulk.prefetch.L2.global", {&T::bulk_prefetch}},
         {"nanosleep.u32", {&T::nanosleep}},
         {"trap", {&T::trap}}};
     for (const char* type : {"b", "u", "s", "f"}) {

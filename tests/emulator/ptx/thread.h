@@ -246,6 +246,7 @@ class Thread {
   void bulk_commit(const Instruction& i);
   void bulk_wait(const Instruction& i);
   void prefetch(const Instruction& i);
+  void bulk_prefetch(const Instruction& i);
 
   // What it looked at last is what it waits for.
   void nanosleep(const Instruction& i) {
@@ -326,7 +327,7 @@ class Thread {
   // Its first operand is written.
   static bool has_result(const Instruction& i) {
     return i.effect != &Thread::store && i.effect != &Thread::barrier && i.effect != &Thread::sync_warp &&
-           i.effect != &Thread::prefetch;
+           i.effect != &Thread::prefetch && i.effect != &Thread::bulk_prefetch;
   }
   uint32_t known(std::size_t index) const { return index < frame_->known.size() ? frame_->known[index] : 0; }
   void know(const Value& v, uint32_t round) {
