@@ -23,6 +23,7 @@ struct Producer {
     const bool is_free = b.lane == 0 && dev::mbarrier_test_wait(b.empty + cursor.stage, cursor.parity ^ 1);
     return dev::ballot(is_free) != 0;
   }
+
   // Copies the one that waits longest. False: the block gives up.
   ARK_DEVICE bool copy_next() {
     const int lane = static_cast<int>((copied + ARK_BUG(piece_of_another_lane)) % 32);
