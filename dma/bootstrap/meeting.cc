@@ -125,11 +125,12 @@ class Host {
     // Both connections of a rank are of one process.
     std::string& visitor = visitors_[guest.guest];
     if (visitor.empty()) visitor = guest.visitor;
-    const bool is_taken = place.is_open() || visitor != guest.visitor;
-    // Of two connections of one that has died the later may be looked at behind the first one of who came in its place.
-    if (is_taken && has_gone(socket)) return "it has gone";
-    if (is_taken)
+    if (place.is_open() || visitor != guest.visitor) {
+      // Of two connections of one that has died the later may be looked at behind the first one of who came in its
+      // place.
+      if (has_gone(socket)) return "it has gone";
       return "rank " + std::to_string(guest.guest) + " is here already; each needs its own ARK_RANK";
+    }
     place = std::move(socket);
     return {};
   }

@@ -153,7 +153,7 @@ void fill_gated_matmul(const PhaseOperands& p, const InstancePlaces& places, Ins
 DeviceVariant attention_name(const PhaseOperands& p) {
   const int64_t key = p.constant_dim(1, 3), value = p.constant_dim(2, 3);
   if (key < 0 || value < 0) p.refuse("a size that changes from step to step");
-  if (key % 4 != 0 || value % 4 != 0 || key > 256 || value > 256)
+  if (key % 4 != 0 || value % 4 != 0 || key > kLongestHead || value > kLongestHead)
     p.refuse("heads of " + std::to_string(key) + " and " + std::to_string(value) + " elements");
   for (const std::size_t pages : {1, 2}) {  // so that rows of pages lie one behind the other
     const KvFormat& format = kv_codec_of(p.buffer(pages).dtype)->format;

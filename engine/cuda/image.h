@@ -24,6 +24,7 @@ inline constexpr int kMaxPieces = 512;
 inline constexpr u64 kLineBytes = 64;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
+inline constexpr int kLongestHead = 256;     // elements of a head that attention takes, at most
 // Of attention, of an opened tile: query heads of a KV head, and pages of a warp's first keys, that it knows.
 inline constexpr int kKnownHeads = 16, kKnownPages = 4;
 

@@ -120,6 +120,7 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
   if (to.waits > kMaxWaits) operands_->refuse("more than " + std::to_string(kMaxWaits) + " waits");
 }
 
+// Whose counters nobody waits for in steps of few rows.
 void InstanceFiller::fill_quiet() {
   std::vector<bool> is_awaited(schedule_.size());
   for (const std::vector<int32_t>& needed : image_.lamport_.needed) {

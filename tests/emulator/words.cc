@@ -90,6 +90,13 @@ void tell(Core& core, const Fiber& by, const PendingStore& store) {
   entries.push_back({store.scope, gpu, block, *store.message});
 }
 
+// A line, of which `p` is a byte.
+void count_prefetch(Core& core, const void* p, Site at) {
+  core.counts.prefetches++;
+  if (!core.memory.contains(p) || !(*core.memory.states(p) & Memory::kAllocated))
+    core.fail(Fault::kBounds, "a prefetch of " + core.memory.describe(p), at);
+}
+
 }  // namespace
 
 uint64_t Core::perform(const Fiber& by, const PendingStore& s, uint64_t expected) {
@@ -234,9 +241,7 @@ void ark_emulator_write(void* to, const void* from, int bytes, Site at) {
 void ark_emulator_prefetch(const void* p, Site at) {
   Core& core = *Core::current;
   core.note("prefetch");
-  core.counts.prefetches++;
-  if (!core.memory.contains(p) || !(*core.memory.states(p) & Memory::kAllocated))
-    core.fail(Fault::kBounds, "a prefetch of " + core.memory.describe(p), at);
+  count_prefetch(core, p, at);
 }
 
 void ark_emulator_bulk_prefetch(const void* p, unsigned bytes, Site at) {
@@ -244,12 +249,8 @@ void ark_emulator_bulk_prefetch(const void* p, unsigned bytes, Site at) {
   core.note("bulk_prefetch", bytes);
   core.check_aligned(p, 16, 0, at);
   if (bytes % 16) core.fail(Fault::kAlignment, "a prefetch of " + std::to_string(bytes) + " bytes", at);
-  for (unsigned line = 0; line < bytes; line += 128) {
-    core.counts.prefetches++;
-    const auto* const at_line = static_cast<const std::byte*>(p) + std::min(line + 127, bytes - 1);
-    if (!core.memory.contains(at_line) || !(*core.memory.states(at_line) & Memory::kAllocated))
-      core.fail(Fault::kBounds, "a prefetch of " + core.memory.describe(at_line), at);
-  }
+  for (unsigned line = 0; line < bytes; line += 128)
+    count_prefetch(core, static_cast<const std::byte*>(p) + std::min(line + 127, bytes - 1), at);
 }
 
 void ark_emulator_pause(const void* word, uint64_t seen, uint64_t needed, Site at) {

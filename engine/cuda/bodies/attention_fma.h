@@ -5,11 +5,10 @@
 
 namespace ark::cuda {
 
-// Bytes of queries, scores, maxima, sums and values of that many rows; elements of the longest heads.
+// Bytes of queries, scores, maxima, sums and values of that many rows.
 ARK_BOTH constexpr int fma_scratch(int rows, int key, int value) {
   return rows * (key + kConsumerWarps * (32 + 2 + value)) * 4;
 }
-inline constexpr int kLongest = 256;
 
 template <class E, int kKey, int kValue, class X>
 struct AttentionByFma : AttentionRows<kValue, X> {
@@ -30,8 +29,8 @@ struct AttentionByFma : AttentionRows<kValue, X> {
                        kSums = kMaxima + kConsumerWarps * kRows;
   static constexpr int kValues = kSums + kConsumerWarps * kRows;
   static_assert(fma_scratch(kRows, kKey, kValue) == (kValues + kConsumerWarps * kRows * kValue) * 4);
-  static_assert(fma_scratch(kRows, kLongest, kLongest) <= rows_scratch(kSmallTiles.scratch) &&
-                    fma_scratch(kRows, kLongest, kLongest) <= rows_scratch(kLargeTiles.scratch),
+  static_assert(fma_scratch(kRows, kLongestHead, kLongestHead) <= rows_scratch(kSmallTiles.scratch) &&
+                    fma_scratch(kRows, kLongestHead, kLongestHead) <= rows_scratch(kLargeTiles.scratch),
                 "heads of any length, on any GPU");
 
   ARK_DEVICE explicit AttentionByFma(const Call& c) : Rows(c) {}
@@ -217,9 +216,9 @@ struct AttentionByFma : AttentionRows<kValue, X> {
     rows = dev::uniform(rows);
     const i32 newest = position_of(row0 + rows - 1);
     const i32 oldest = dev::uniform(window > 0 ? position_of(row0) - window + 1 : 0);
-    const i32 keys = split_keys(task().item.position);
+    const i32 of_split = split_keys(task().item.position);
     const i32 begin = dev::uniform(first_key(task(), window, call.b.warp, oldest));
-    const i32 end = dev::uniform(dev::min((task().split + 1) * keys, newest + 1));
+    const i32 end = dev::uniform(dev::min((task().split + 1) * of_split, newest + 1));
     float* scores = scratch(kScores) + call.b.warp * kRows * 32;
     ARK_ROLLED
     for (i32 first = begin; first < end; first += kAttentionBlock) {

@@ -334,8 +334,8 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     const i32 newest = task().item.position + divide(row0 + rows - 1, task().group).quotient;
     const i32 oldest =
         window > 0 ? task().item.position + divide(row0, task().group).quotient - window + 1 : 0;
-    const i32 keys = split_keys(task().item.position);
-    const i32 end = dev::uniform(dev::min((task().split + 1) * keys, newest + 1));
+    const i32 of_split = split_keys(task().item.position);
+    const i32 end = dev::uniform(dev::min((task().split + 1) * of_split, newest + 1));
     i32 first = dev::uniform(first_key(task(), window, call.b.warp, oldest));
     if (first >= end) return;
     tell(row_of_key(place_of_key(first, end, row0 == 0)));

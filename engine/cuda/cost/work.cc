@@ -164,8 +164,8 @@ AttentionShape attention_shape(const StepTables& t, const Instance& i) {
 struct AttentionPass {
   const AttentionShape& shape;
   int32_t rows;
-  int32_t blocks, last_keys;   // of keys, warp 0's, which has the most; of its last 32
-  bool is_far, is_prefetched;  // keys and values: they come from memory; but for the first block's
+  int32_t blocks, last_keys;  // of keys, warp 0's, which has the most; of its last 32
+  bool is_far;  // keys and values: they come from memory; but where a page is known, the first block's
   bool has_slopes, has_sinks;
   bool knows_heads, knows_page;  // before the wait; the latter of the first block
   int64_t key_bytes() const {
@@ -209,7 +209,7 @@ Work fma_rows(const AttentionPass& a) {
     const int32_t keys = n + 1 < a.blocks ? 32 : a.last_keys,
                   rounds = up(keys, s.keys_at_once) + up(keys, s.values_at_once);
     const int32_t page = n > 0 || !a.knows_page;
-    w += a.is_far && !(n == 0 && a.is_prefetched) ? loads(page, rounds) : loads(page + rounds);
+    w += a.is_far && !(n == 0 && a.knows_page) ? loads(page, rounds) : loads(page + rounds);
     if (a.has_slopes) w += loads((2 - a.knows_heads) * a.rows);
     w.beside += a.rows * (up(keys, 4) * 30.0 + 2 * kWarpSum + 100 + keys * 6.0) + 200;
   }
@@ -241,7 +241,7 @@ Work mma_rows(const AttentionPass& a, uint32_t scratch_bytes) {
     if (part > 0) all += barriers(1);
     if (a.blocks > 0 && !a.knows_page) all += loads(1);  // the first page
     for (int32_t n = 0; n < a.blocks; ++n) {
-      const bool is_far = a.is_far && n == 0 && !a.is_prefetched;
+      const bool is_far = a.is_far && n == 0 && !a.knows_page;
       all += is_far ? loads(0, rounds) : loads(rounds);
       if (!is_far) all.covered += rounds;
       all.beside +=
@@ -302,9 +302,8 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       const bool is_far = row0 == 0 && !is_behind_another(t, tile.item);
       const bool knows_page =
           is_open && row0 == 0 && (first + 31) / page_size - first / page_size < kKnownPages;
-      const AttentionPass pass{s,          count,     blocks,
-                               last_keys,  is_far,    knows_page,
-                               has_slopes, has_sinks, is_open && group <= kKnownHeads,
+      const AttentionPass pass{s,         count,      blocks,    last_keys,
+                               is_far,    has_slopes, has_sinks, is_open && group <= kKnownHeads,
                                knows_page};
       all += is_mma ? mma_rows(pass, t.machine().tiles.scratch) : fma_rows(pass);
       if (is_far)
