@@ -51,8 +51,9 @@ struct BlockWords {
   // The consumers', which thread 0 writes; between bodies: the loop's registers are few.
   u64 turn;
   RingCursor cursor;
-  u32 padding;    // which is written, too: compilers load the cursor by 16 bytes
-  i32 stages[2];  // of the ring; by turn % 2, as `leave`
+  u32 padding;                // which is written, too: compilers load the cursor by 16 bytes
+  i32 stages[2];              // of the ring; by turn % 2, as `leave`
+  i32 first_tile, last_tile;  // of a product with wide tiles
   // The turn's half of the rows that say themselves that they are there, plus 1; 0: it has none. Rows, at most, that
   // the other half has.
   i32 lamport, lamport_before;
@@ -102,11 +103,6 @@ ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn) {
 ARK_DEVICE Block open_turn_block(const LoopParameters& p) {
   const u64 turn = reinterpret_cast<const BlockWords*>(dev::shared() + shared_layout(p.stages).words)->turn;
   return open_block(p, p.first_step + (turn - p.first_turn) - 1, static_cast<u32>(turn));
-}
-
-// Of a block, modulo 2: whose vals it has.
-ARK_DEVICE u32 turn_of(const Block& b) {
-  return reinterpret_cast<const u8*>(b.vals) != dev::shared() + shared_layout(b.p.stages).vals;
 }
 
 // All consumer threads of the block.

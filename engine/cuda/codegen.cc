@@ -53,8 +53,13 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
       "}  // namespace ark::cuda\n";
   KernelSource source = source_of(std::move(text));
   if (options.trace) source.flags.push_back("-DARK_TRACE=1");
-  if (options.small_tiles) source.flags.push_back("-DARK_SMALL_TILES=1");
-  if (variants.numerics() == Numerics::kFast) source.flags.push_back("-DARK_WIDE_TILES=1");
+  if (options.tiles.scratch == kSmallTiles.scratch) {
+    source.flags.push_back("-DARK_TILES=kSmallTiles");
+  } else if (options.tiles.wide_levels == kLargeTiles.wide_levels) {
+    source.flags.push_back("-DARK_TILES=kLargeTiles");
+  }
+  if (variants.takes_wide_tiles(options.tiles))
+    source.flags.push_back("-DARK_WIDE_ROWS=" + std::to_string(wide_rows(variants.numerics())));
   return source;
 }
 

@@ -7,8 +7,8 @@
 namespace ark::cuda {
 
 struct SourceOptions {
-  bool trace = false;        // with the timeline (LoopParameters::trace)
-  bool small_tiles = false;  // image.h's kSmallTiles
+  bool trace = false;  // with the timeline (LoopParameters::trace)
+  TileShape tiles = kLargestTiles;
 };
 
 // The same text for programs with the same set of variants, however deep or wide they are.

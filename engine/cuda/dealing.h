@@ -100,14 +100,19 @@ ARK_APART Share dealt(Lineup line, int processor, i32 base, int processors) {
 
 // ---- tiles of a matrix product
 
-// Whether a loop has code for wide tiles; hosts ask the stream.
-#if defined(__CUDACC__) && !defined(ARK_WIDE_TILES)
-inline constexpr bool kHasWideTiles = false;
+// Rows of the wide tiles that a loop has code for; 0: it has none. Hosts ask the stream.
+#if defined(ARK_WIDE_ROWS)
+inline constexpr int kWideRows = ARK_WIDE_ROWS;
+#else
+inline constexpr int kWideRows = 0;
+#endif
+#if defined(__CUDACC__)
+inline constexpr bool kHasWideTiles = kWideRows != 0;
 #else
 inline constexpr bool kHasWideTiles = true;
 #endif
 ARK_DEVICE bool is_wide(const Stream& s, i32 m) {
-  return kHasWideTiles && s.wide_rows != 0 && m >= s.wide_rows;
+  return kHasWideTiles && s.wide_from != 0 && m >= s.wide_from;
 }
 
 // Groups of wide tiles, of which there would be `tiles` without: 2^this.
@@ -133,7 +138,7 @@ struct StreamTiles {
   ARK_DEVICE StreamTiles(const Stream& s, i32 m, i32 narrow_rows = kRowBlock)
       : wide(is_wide(s, m)),
         rows(m),
-        row_block(wide ? kWideRows : narrow_rows),
+        row_block(wide ? s.wide_rows : narrow_rows),
         panels(wide && s.second == 0 ? (s.panels + 1) / 2 : s.panels),
         blocks((m + row_block - 1) / row_block),
         group_bits(wide            ? wide_group_bits(s, panels * blocks)

@@ -134,7 +134,11 @@ DeviceVariant product_name(const PhaseOperands& p) {
   if (std::ssize(pieces_of(p.variant().recipe, p.weight(1))) - 1 > kMaxPieces)
     p.refuse("more rows than pieces hold");
   const char* path = !part_type(p) ? "kFma" : p.parts(0) ? "kParts" : "kMma";
-  return type("MatMul", {type_of(p, 1), std::to_string(panel), path});
+  DeviceVariant variant = type("MatMul", {type_of(p, 1), std::to_string(panel), path});
+  const WeightUse& use = p.weight(1);
+  variant.takes_wide_tiles = p.parts(0) && unit_rows(use.block) == 1 &&
+                             has_turned_rows(panel, static_cast<int>(bytes_of(use.stored, 1)));
+  return variant;
 }
 void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.product.epilogue = static_cast<Size>(p.variant().epilogue);

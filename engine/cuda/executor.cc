@@ -118,8 +118,7 @@ class Device final : public DeviceExecutor {
     for (const RankSetup& setup : setups_) programs.push_back(setup.program);
     variants_ = std::make_unique<VariantSet>(programs, device_.numerics);
     tiles_ = tiles_for(gpu_->info().shared_per_block);
-    kernel_ = gpu_->load(make_source(*variants_, {.trace = options_.trace_events > 0,
-                                                  .small_tiles = tiles_.scratch == kSmallTiles.scratch}));
+    kernel_ = gpu_->load(make_source(*variants_, {.trace = options_.trace_events > 0, .tiles = tiles_}));
     const auto room = static_cast<int64_t>(gpu_->info().shared_per_block) - kernel_->facts().static_shared;
     stages_ = 0;
     while (stages_ < kMaxStages && shared_layout(stages_ + 1, tiles_.scratch).total <= room) ++stages_;
@@ -271,6 +270,8 @@ class Device final : public DeviceExecutor {
     p.stages = stages_;
     p.few_stages = images_[0]->few_stages(stages_);
     for (const auto& image : images_) p.few_stages = std::min(p.few_stages, image->few_stages(stages_));
+    p.wide_from = INT32_MAX;
+    for (const auto& image : images_) p.wide_from = std::min(p.wide_from, image->wide_from());
     p.ahead = pieces_ahead(gpu_->info().l2, shape_.blocks);
     p.barrier = options_.barrier;
   }

@@ -32,10 +32,14 @@ inline constexpr int kFewRows = 8;     // of x: one column of products on tensor
 inline constexpr int kMaxGroups = 64;  // tiles that share an output
 inline constexpr int kNode = 8;        // of them, whose sums are read at once
 
-// A wide tile of a matrix product, of steps of many rows: so many of them times two panels, or one panel of two
-// weights.
-inline constexpr int kWideRows = 128;
+// A wide tile of a matrix product, of steps of more than kFewRows rows: so many of them times two panels, or one panel
+// of two weights. Exact ones multiply both parts of x and add up pieces as other tiles do: x takes twice the bytes, and
+// sums wait for each other.
+inline constexpr int kExactWideRows = 64, kRoundedWideRows = 128;
 inline constexpr int kWideReaders = 4;  // warps that read a stage: each takes a quarter of the rows
+// Of an exact one's tree: the level whose sums wait in registers; those behind it wait in scratch
+// (TileShape::wide_levels), then in memory (RankTables::waiting), so many floats each.
+inline constexpr int kWideOwnLevels = 1, kWideLevelFloats = kExactWideRows * 2 * 64;
 
 // What a tile of a matrix product takes, and the scratch that bodies get. Bits do not depend on it: pieces of
 // a weight and the tree that adds them up are the same.
@@ -43,16 +47,21 @@ struct TileShape {
   int row_block;  // rows of x, a multiple of 8
   int levels;     // of a tree: a tile takes 2^(levels - 1) pieces of a weight's rows at most
   u32 scratch;    // bytes of shared memory
+  // Of exact wide tiles, if there are any: levels of their trees in scratch, and as many rooms of x; stages that the
+  // ring of weights leaves to these in steps that may take some.
+  int wide_levels, wide_stages;
 };
-inline constexpr TileShape kLargeTiles = {32, 7, 105 * 1024};
+inline constexpr TileShape kLargestTiles = {32, 7, 105 * 1024, 3, 6};
+// For GPUs whose blocks get 163 KiB: sm_80.
+inline constexpr TileShape kLargeTiles = {32, 7, 105 * 1024, 2, 0};
 // For GPUs whose blocks get 99 KiB: sm_86, sm_89, sm_120.
-inline constexpr TileShape kSmallTiles = {16, 4, 166 * 256};
+inline constexpr TileShape kSmallTiles = {16, 4, 166 * 256, 0, 0};
 static_assert(kMaxPieces <= kMaxGroups << (kSmallTiles.levels - 1),
               "tiles enough for all pieces of a weight");
-#if defined(ARK_SMALL_TILES)
-inline constexpr TileShape kTiles = kSmallTiles;
+#if defined(ARK_TILES)
+inline constexpr TileShape kTiles = ARK_TILES;
 #else
-inline constexpr TileShape kTiles = kLargeTiles;
+inline constexpr TileShape kTiles = kLargestTiles;
 #endif
 // In steps whose products have at most kFewRows rows, bodies get so much of the scratch; the ring of weights takes what
 // is behind (LoopParameters::few_stages).
@@ -149,8 +158,8 @@ struct RingTickets {
 // groups depends on the step's rows: StreamTiles. Bits do not. A gated product's tile takes its pieces of the first
 // weight, then those of the second.
 //
-// From wide_rows rows on (0: never) tiles are wide: the panel of a tile is a pair of panels, or, of a gated product,
-// one panel of both weights; pieces come in turn from both.
+// From wide_from rows on (0: never) tiles are wide, of wide_rows rows: the panel of a tile is a pair of panels, or, of
+// a gated product, one panel of both weights; pieces come in turn from both.
 struct alignas(16) Stream {
   u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/weight_codec.h)
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
@@ -163,11 +172,12 @@ struct alignas(16) Stream {
   i32 pieces, longest_piece;  // rows of the latter; a tile takes pieces / groups pieces
   // Groups are 2^these: for kFewRows; in one block of rows; in several; of wide tiles, at most.
   u8 few_bits, some_bits, most_bits, wide_bits;
-  i32 base;             // the Instance's, where it is dealt alone: StreamTiles::lineup()
+  i16 base;  // the Instance's, where it is dealt alone: StreamTiles::lineup()
+  i16 wide_rows;
   u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
   i32 panels;
   u64 second;                 // kGatedMatMul: the other weight, of the same sizes; else 0
-  i32 wide_rows, wide_tiles;  // the latter: wide tiles share outputs until there are so many
+  i32 wide_from, wide_tiles;  // the latter: wide tiles share outputs until there are so many
   // Of products that multiply the same x: panels of those before it, and of all; pairs of them, where tiles are wide.
   // All 0 if there are no others.
   i32 before, beside, wide_before, wide_beside;
@@ -252,12 +262,13 @@ struct alignas(16) RankTables {
   u64 through;         // u64: processors that have run a step, over all steps
   u64 longest;         // u64: tokens of the longest sequence of this step
   u64 sample_counts;   // u32 [min(processors, rows)][vocabulary]: room for penalties
+  u64 waiting;         // f32 [processors][waiting_levels][kWideLevelFloats]: sums of wide tiles' trees
   u64 lamport;         // LamportState; 0: no instances exchange rows so (engine/cuda/lamport.h)
   u64 lamport_rows;    // [2][kFewRows][lamport_pitch] floats
   i32 lamport_pitch;   // a multiple of 16
   i32 writes_results;  // the rank whose results the host reads
   i32 max_rows;
-  i32 padding;
+  i32 waiting_levels;
 };
 
 // Of the last step of few rows.
@@ -295,6 +306,7 @@ struct LoopParameters {
   i32 rank_count, processors;  // blocks = rank_count * processors; rank = block / processors
   i32 stages;                  // of the ring of weights
   i32 few_stages;              // of the ring in steps whose products have few rows; or `stages`
+  i32 wide_from;               // rows of the steps in which it has wide_stages(); more than any has: in none
   i32 ahead;                   // pieces_ahead()
   i32 barrier;                 // ignore the phases' waits, join after each phase
 };
@@ -333,6 +345,8 @@ ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kS
   return s;
 }
 
+// Stages of the ring in steps whose products may take exact wide tiles.
+ARK_BOTH constexpr int wide_stages(int stages, const TileShape& tiles) { return stages - tiles.wide_stages; }
 // Stages of the ring in steps of few rows, where bodies leave the end of their scratch to it.
 ARK_BOTH constexpr int few_stages(int stages, u32 scratch) {
   const int more = static_cast<int>((scratch - few_scratch(scratch)) / kStageBytes);
@@ -351,7 +365,10 @@ ARK_BOTH constexpr int pieces_ahead(i64 l2_bytes, int blocks) {
 // The tiles for GPUs that give a block so many bytes of shared memory. Where not even the small ones fit, the
 // executor and the driver refuse.
 ARK_BOTH constexpr TileShape tiles_for(i64 shared_per_block) {
-  return shared_layout(kMinStages, kLargeTiles.scratch).total <= shared_per_block ? kLargeTiles : kSmallTiles;
+  const auto fits = [&](const TileShape& tiles) {
+    return shared_layout(kMinStages + tiles.wide_stages, tiles.scratch).total <= shared_per_block;
+  };
+  return fits(kLargestTiles) ? kLargestTiles : fits(kLargeTiles) ? kLargeTiles : kSmallTiles;
 }
 
 }  // namespace ark::cuda

@@ -165,7 +165,8 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
   s.panels = (s.n + s.panel - 1) / s.panel;
   const int32_t taker = takers_[at(instance)];
   place_beside(s, all, instance);
-  plan_groups(s, resolve(p, phase, phase.operands[0], trip), taker != kNone);
+  plan_groups(s, resolve(p, phase, phase.operands[0], trip), taker != kNone,
+              variants_.wide_rows(number_, all[at(instance)].phase, tiles_));
   // Sums of groups go to one room after the other.
   int32_t after = kNone;
   std::size_t shared_before = 0;
@@ -177,7 +178,7 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
       after = streams_[i].arrivals == kNowhere && its_taker != kNone ? its_taker : own;
   }
   if (s.partials != kNowhere && s.arrivals == kNowhere) taken_up_[taker] = streams_.size();
-  s.base = next_base_;
+  s.base = static_cast<i16>(next_base_);
   next_base_ = (next_base_ + (s.panels << std::max(s.few_bits, s.some_bits))) % options_.processors;
   stream_instances_.push_back(instance);
   streams_.push_back(s);
@@ -214,7 +215,7 @@ SymbolValues RankImage::few_sizes() const {
 
 // How it is cut, and the room of what tiles share. `partials`: kNowhere if they never do; `arrivals`: also if the norm
 // behind takes their sums up.
-void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up) {
+void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up, int32_t wide_rows) {
   const Program& p = *setup_.program;
   Cutting how = {.rows = 1,
                  .panels = s.beside > 0 ? s.beside : s.panels,
@@ -223,8 +224,7 @@ void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up) {
                  .groups = groups_,
                  .tiles = tiles_,
                  .is_taken_up = is_taken_up,
-                 .takes_wide_tiles = variants_.numerics() == Numerics::kFast &&
-                                     tiles_.scratch == kLargeTiles.scratch && variants_.parts(number_).of(x)};
+                 .wide_rows = wide_rows};
   const std::vector<ValId>& dims = p.buffers[x].dims;
   const SymbolValues few = few_sizes();
   int64_t few_rows = 1;
@@ -234,6 +234,11 @@ void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up) {
   }
   leaves_scratch_ = leaves_scratch_ && few_rows <= kFewRows;
   is_taken_up = cut(s, how);
+  if (s.wide_from != 0 && s.wide_rows == kExactWideRows) {
+    const int levels = log2_of(static_cast<u32>(s.pieces)) - kWideOwnLevels - tiles_.wide_levels;
+    rank_.waiting_levels = std::max(rank_.waiting_levels, levels);
+    wide_from_ = std::min(wide_from_, s.wide_from);
+  }
   s.arrivals = s.partials = kNowhere;
   const auto shared = static_cast<uint64_t>(shared_rows(s, how));
   if (shared == 0) return;
@@ -309,6 +314,7 @@ void RankImage::plan_memory(uint64_t instances) {
   rank_.items = take(static_cast<uint64_t>(options_.max_items) * sizeof(AttentionItem));
   rank_.max_rows = limits.max_rows;
   rank_.sample_counts = words(int64_t{std::min(options_.processors, limits.max_rows)} * limits.vocabulary);
+  rank_.waiting = words(int64_t{options_.processors} * rank_.waiting_levels * kWideLevelFloats);
   partials_ = take(kPartialRooms * partial_bytes_);
   arrivals_ = words(static_cast<int64_t>(arrival_words_));
   plan_attention();
@@ -342,7 +348,7 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
   RankTables t = rank_;
   for (u64* address : {&t.instances, &t.waits, &t.messages, &t.streams, &t.caches, &t.page_table,
                        &t.last_tokens, &t.page_tokens, &t.positions, &t.token_slots, &t.places, &t.items,
-                       &t.ready, &t.longest, &t.through, &t.sample_counts, &t.readers}) {
+                       &t.ready, &t.longest, &t.through, &t.sample_counts, &t.waiting, &t.readers}) {
     *address += places.arena;
   }
   if (lamport_.floats > 0) {

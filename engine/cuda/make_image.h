@@ -54,6 +54,8 @@ class RankImage {
   int32_t few_stages(int32_t stages) const {
     return leaves_scratch_ ? cuda::few_stages(stages, tiles_.scratch) : stages;
   }
+  // Tokens of the steps whose products may take exact wide tiles, at least; INT32_MAX if none do.
+  int32_t wide_from() const { return wide_from_; }
   // A channel's own inbox and the counter that its peer raises (links of the host: its relay), as offsets
   // into the arena.
   uint64_t inbox_offset(int32_t channel) const { return inboxes_[channel]; }
@@ -81,7 +83,8 @@ class RankImage {
   const Appended& appended() const { return variants_.appended(number_); }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
-  void plan_groups(Stream& s, BufferId x, bool is_taken_up);
+  // `wide_rows`: of its wide tiles; 0: it has none.
+  void plan_groups(Stream& s, BufferId x, bool is_taken_up, int32_t wide_rows);
   void place_few(std::span<const ark::Instance> all);
   void place_beside(Stream& s, std::span<const ark::Instance> all, int32_t instance) const;
   // With its addresses; what the phase says is left open.
@@ -116,6 +119,7 @@ class RankImage {
   int32_t next_base_ = 0, instance_count_ = 0;
   // In steps of kFewRows tokens no product has more rows.
   bool leaves_scratch_ = true;
+  int32_t wide_from_ = INT32_MAX;
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t tickets_ = 0;

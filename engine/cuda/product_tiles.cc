@@ -15,12 +15,16 @@ constexpr uint64_t kPartialLimit = 32 << 20;
 // less, replays are shortest with the same number.
 constexpr double kTileCost = 1700, kStageCost = 380, kStageRowCost = 7, kJoinCost = 4000, kJoinRowCost = 3;
 constexpr double kTakenUpCost = 500;  // instead of a join's, where the norm behind adds the sums up
-// Of wide tiles of kWideRows rows: a tile, with its outputs; a join, and in it a group's sums; of fewer rows less. A
-// piece of two panels: their stages of weights from memory; or from L2, with x, at what it brings each processor while
-// all read, in bytes a nanosecond (cost/rates.cc); or the products on tensor cores, whatever takes longest.
-constexpr double kWideTileCost = 4000, kWideJoinCost = 4200, kWideGroupCost = 1600;
-constexpr double kSharedRate = 42, kWideXCost = kWideRows * 64 * 2 / kSharedRate,
-                 kWideWeightsCost = 2 * kStageBytes / kSharedRate, kWideMmaCost = 517, kWidePieceCost = 150;
+// Of a wide tile, by its rows: its outputs; a join, and in it a group's sums, by rows. A piece of two panels: their
+// stages of weights from memory; or from L2, with x, at what it brings each processor while all read, in bytes a
+// nanosecond (cost/rates.cc); or the products on tensor cores (cost/product_work.cc: 8 cycles each at 1.98 GHz, sixteen
+// rows of the weight at a time, two warps to a quarter of the processor), whatever takes longest. Of exact ones: the
+// operands of each half of the columns, and, by its rows, a piece's sums into the tree.
+constexpr double kWideRowCost = 31, kWideJoinCost = 4200, kWideGroupRowCost = 12.5;
+constexpr double kNarrowStageCost = 60, kFewStageRowCost = 5, kSharedRate = 42,
+                 kWideWeightsCost = 2 * kStageBytes / kSharedRate, kWideMmaRowCost = 4 * 8 * 2 / 8.0 / 1.98,
+                 kWidePieceCost = 150;
+constexpr double kExactOperandsCost = 4 * 2 * 60 / 1.98, kExactPieceCost = 320, kExactRowCost = 5;
 
 int64_t up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 u8 bits_of(int32_t groups) { return static_cast<u8>(log2_of(static_cast<u32>(groups))); }
@@ -49,38 +53,51 @@ int32_t choose_groups(const Stream& s, const Cutting& how, int64_t rows, int32_t
 
 double narrow_cost(const Stream& s, const Cutting& how, int64_t rows) {
   const int64_t blocks = up(rows, how.tiles.row_block);
-  const int bits = rows <= kFewRows ? s.few_bits : blocks == 1 ? s.some_bits : s.most_bits;
-  return tiles_cost(s, how, std::min<int64_t>(rows, how.tiles.row_block), blocks, 1 << bits);
+  const int groups = 1 << (blocks == 1 ? s.some_bits : s.most_bits);
+  const auto own = static_cast<double>(std::min<int64_t>(rows, how.tiles.row_block));
+  const auto turns = static_cast<double>(up(how.panels * blocks * groups, how.processors));
+  const double stage = blocks > 1 ? kNarrowStageCost + (kStageBytes + own * 64 * 4) / kSharedRate
+                                  : kStageCost + own * (own > kWarpRows ? kStageRowCost : kFewStageRowCost);
+  const double join = how.is_taken_up ? kTakenUpCost : kJoinCost + kJoinRowCost * how.weights * groups * own;
+  return turns * (kTileCost + how.weights * s.pieces / groups * stage) + (groups > 1 ? join : 0);
 }
 
 int64_t pairs(int64_t panels, const Cutting& how) { return how.weights > 1 ? panels : up(panels, 2); }
 int32_t groups_of_wide(const Stream& s, const Cutting& how, int64_t rows) {
-  return 1 << wide_group_bits(s, static_cast<i32>(pairs(s.panels, how) * up(rows, kWideRows)));
+  return 1 << wide_group_bits(s, static_cast<i32>(pairs(s.panels, how) * up(rows, how.wide_rows)));
 }
 double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
+  const bool is_exact = how.wide_rows == kExactWideRows;
   const int32_t groups = groups_of_wide(s, how, rows);
-  const int64_t blocks = up(rows, kWideRows),
+  const int64_t blocks = up(rows, how.wide_rows),
                 turns = up(pairs(how.panels, how) * blocks * groups, how.processors);
-  const auto block = static_cast<i32>(std::min<int64_t>(rows, kWideRows));
-  const double part = wide_octets(block) * 8.0 * kWideReaders / kWideRows;
-  const double from_memory = blocks == 1 ? 2 * kStageCost : 0;
-  const double piece =
-      kWidePieceCost + std::max({from_memory, kWideWeightsCost + part * kWideXCost, part * kWideMmaCost});
-  const double join = how.is_taken_up ? kTakenUpCost : kWideJoinCost + part * kWideGroupCost * groups;
+  // As they are copied and multiplied.
+  const double own =
+      wide_octets(static_cast<i32>(std::min<int64_t>(rows, how.wide_rows))) * 8.0 * kWideReaders;
+  const int parts = is_exact ? 2 : 1;
+  const double from_memory = blocks == 1 ? 2 * kStageCost : 0, x = own * 64 * 2 * parts / kSharedRate;
+  double products = own * parts * kWideMmaRowCost;
+  if (is_exact)
+    products = std::max(products, kExactOperandsCost + products / 2) + kExactPieceCost + own * kExactRowCost;
+  const double piece = kWidePieceCost + std::max({from_memory, kWideWeightsCost + x, products});
+  const double join = how.is_taken_up ? kTakenUpCost : kWideJoinCost + own * kWideGroupRowCost * groups;
   const double shared = groups > 1 ? join : 0;
-  return static_cast<double>(turns) * (part * kWideTileCost + s.pieces / groups * piece) + shared;
+  return static_cast<double>(turns) * (own * kWideRowCost + s.pieces / groups * piece) + shared;
 }
 
-// Wide from as many rows on as save the most time, in parts of what narrow tiles take, over all numbers of rows.
+// Wide from as many rows on as save the most time, in parts of what narrow tiles take, over all numbers of rows. Up to
+// kWarpRows rows narrow tiles wait for memory alone, whose ring exact ones make shorter.
 void choose_wide(Stream& s, const Cutting& how) {
+  s.wide_rows = static_cast<i16>(how.wide_rows);
   s.wide_bits = bits_of(std::min({how.groups > 0 ? how.groups : kNode, s.pieces, kNode}));
   s.wide_tiles = how.groups > 0 ? INT32_MAX : static_cast<i32>(how.processors * s.panels / how.panels);
   constexpr int64_t kStep = kWarpRows;
   double lost = 0, least = 0;  // by wide tiles from so many rows on
-  for (int64_t rows = up(how.rows, kStep) * kStep; rows >= kStep; rows -= kStep) {
+  const int64_t first = how.wide_rows == kExactWideRows ? 2 * kStep : kStep;
+  for (int64_t rows = up(how.rows, kStep) * kStep; rows >= first; rows -= kStep) {
     lost += wide_cost(s, how, rows) / narrow_cost(s, how, rows) - 1;
     if (lost < least)
-      least = lost, s.wide_rows = static_cast<i32>(std::max<int64_t>(rows - kStep, kFewRows)) + 1;
+      least = lost, s.wide_from = static_cast<i32>(std::max<int64_t>(rows - kStep, kFewRows)) + 1;
   }
 }
 
@@ -99,8 +116,7 @@ bool cut(Stream& s, Cutting how) {
   s.few_bits = bits_for(kFewRows);
   s.some_bits = bits_for(how.tiles.row_block);
   s.most_bits = how.groups > 0 ? s.some_bits : bits_of(least);
-  const bool has_numbers = s.unit_rows == 1 && has_turned_rows(s.panel, s.unit_bytes / s.panel);
-  if (how.takes_wide_tiles && has_numbers) choose_wide(s, how);
+  if (how.rows > kFewRows && how.wide_rows > 0) choose_wide(s, how);
   return how.is_taken_up;
 }
 
@@ -112,8 +128,8 @@ int64_t shared_rows(const Stream& s, const Cutting& how) {
   count(std::min<int64_t>(how.rows, kFewRows), 1 << s.few_bits);
   count(std::min<int64_t>(how.rows, how.tiles.row_block), 1 << s.some_bits);
   count(how.rows, 1 << s.most_bits);
-  for (int64_t block = 1; s.wide_rows != 0 && block <= up(how.rows, kWideRows); ++block) {
-    const int64_t rows = std::min(how.rows, block * kWideRows);
+  for (int64_t block = 1; s.wide_from != 0 && block <= up(how.rows, s.wide_rows); ++block) {
+    const int64_t rows = std::min<int64_t>(how.rows, block * s.wide_rows);
     count(rows, groups_of_wide(s, how, rows));
   }
   return most;

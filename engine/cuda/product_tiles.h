@@ -6,14 +6,14 @@
 namespace ark::cuda {
 
 struct Cutting {
-  int64_t rows;           // of x, at most
-  int64_t panels;         // of the products that run side by side
-  int32_t weights;        // that a tile takes pieces of: 2 of a gated product
-  int32_t processors;     // of a rank
-  int32_t groups;         // 0, or what is asked for instead of a choice: a power of two
-  TileShape tiles;        // of the loop's code
-  bool is_taken_up;       // the norm behind adds up what tiles share, which it does by nodes
-  bool takes_wide_tiles;  // so the loop's code
+  int64_t rows;        // of x, at most
+  int64_t panels;      // of the products that run side by side
+  int32_t weights;     // that a tile takes pieces of: 2 of a gated product
+  int32_t processors;  // of a rank
+  int32_t groups;      // 0, or what is asked for instead of a choice: a power of two
+  TileShape tiles;     // of the loop's code
+  bool is_taken_up;    // the norm behind adds up what tiles share, which it does by nodes
+  int32_t wide_rows;   // of x, of a wide tile; 0: it has none
 };
 
 // Sets the stream's groups, and from how many rows on its tiles are wide; sizes of the weights are there. Whether the

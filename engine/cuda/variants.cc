@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/index.h"
 #include "engine/cuda/device_ops.h"
 #include "engine/program/text.h"
 #include "engine/program/weight_codec.h"
@@ -65,6 +66,16 @@ VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numeri
       numbers.push_back(it->second);
     }
   }
+}
+
+bool VariantSet::takes_wide_tiles(const TileShape& tiles) const {
+  return tiles.wide_levels > 0 &&
+         std::ranges::any_of(all_, [](const DeviceVariant& v) { return v.takes_wide_tiles; });
+}
+
+int32_t VariantSet::wide_rows(std::size_t program, PhaseId phase, const TileShape& tiles) const {
+  const DeviceVariant& variant = all_[at(of(program, phase))];
+  return tiles.wide_levels > 0 && variant.takes_wide_tiles ? cuda::wide_rows(numerics_) : 0;
 }
 
 }  // namespace ark::cuda

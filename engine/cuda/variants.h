@@ -13,10 +13,13 @@
 
 namespace ark::cuda {
 
-// kExact: one math path for all batch sizes, so that a row's result does not depend on what runs beside it.
-// kFast: steps of more than kFewRows rows may take wide tiles (bodies/wide_product.h), which round x to the weights' 16
-// bits and add up in another order.
+// kExact: a row's result does not depend on what runs beside it, nor on the size of a batch.
+// kFast: in steps of more than kFewRows rows wide tiles (bodies/wide_product.h) round x to the weights' 16 bits and add
+// up in another order.
 enum class Numerics : uint8_t { kExact, kFast };
+constexpr int wide_rows(Numerics numerics) {
+  return numerics == Numerics::kFast ? kRoundedWideRows : kExactWideRows;
+}
 
 // One `case`: a type that has grid() and run() (engine/cuda/bodies), and definitions that it needs.
 struct DeviceVariant {
@@ -24,6 +27,8 @@ struct DeviceVariant {
   std::string definition;  // of pointwise expressions; else empty
   // No case: what products do with their tiles (bodies/finished_tile.h), for phases that have no instances then.
   bool takes_tiles = false;
+  // A product that has wide tiles, where the loop's code has them.
+  bool takes_wide_tiles = false;
 };
 
 // Of one phase; `parts` and `appended` are the program's. Throws Error(kUnsupported) naming the node if it has no
@@ -40,6 +45,9 @@ class VariantSet {
   int32_t of(std::size_t program, PhaseId phase) const { return numbers_[program][phase]; }
   const std::vector<DeviceVariant>& all() const { return all_; }
   Numerics numerics() const { return numerics_; }
+  // Of a loop with such tiles: whether it has wide ones; rows of x of a phase's, or 0.
+  bool takes_wide_tiles(const TileShape& tiles) const;
+  int32_t wide_rows(std::size_t program, PhaseId phase, const TileShape& tiles) const;
   const XParts& parts(std::size_t program) const { return parts_[program]; }
   const Appended& appended(std::size_t program) const { return appended_[program]; }
 

@@ -91,7 +91,14 @@ TEST(Codegen, WeightsChooseThePathAndNumericsTheTiles) {
     EXPECT_TRUE(has(variants_of(half, numerics), "MatMul<dev::f16, 64, kParts>"));
     EXPECT_TRUE(has(variants_of(full, numerics), "MatMul<float, 64, kFma>"));
     const std::vector<std::string> flags = make_source(variants_of(half, numerics)).flags;
-    EXPECT_EQ(std::count(flags.begin(), flags.end(), "-DARK_WIDE_TILES=1"), numerics == Numerics::kFast);
+    const std::string wide = numerics == Numerics::kFast ? "-DARK_WIDE_ROWS=128" : "-DARK_WIDE_ROWS=64";
+    EXPECT_EQ(std::count(flags.begin(), flags.end(), wide), 1);
+    const auto has_wide = [](const KernelSource& source) {
+      return std::ranges::any_of(source.flags,
+                                 [](const auto& f) { return f.starts_with("-DARK_WIDE_ROWS"); });
+    };
+    EXPECT_FALSE(has_wide(make_source(variants_of(full, numerics))));
+    EXPECT_FALSE(has_wide(make_source(variants_of(half, numerics), {.tiles = kSmallTiles})));
   }
 }
 

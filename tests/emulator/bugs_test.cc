@@ -54,12 +54,17 @@ struct Decoder {
   RunnerSetup setup;
 };
 
-Decoder decoder(int32_t groups, Link link, int64_t intermediate, int32_t ranks, DType weight) {
+// What a model has beside its defaults.
+using Shape = std::function<void(TokenGraphOptions&)>;
+
+Decoder decoder(int32_t groups, Link link, int64_t intermediate, int32_t ranks, DType weight,
+                const Shape& shape) {
   TokenGraphOptions o;
   o.weight = weight;
   o.intermediate = intermediate;
   o.kv_heads = 2;
   o.max_positions = 192;
+  if (shape) shape(o);
   Decoder d{llama_tokens(o), {}};
   d.setup.ranks = ranks;
   d.setup.max_tokens = 16;
@@ -107,16 +112,17 @@ Rows run_wide(StepRunner& runner) { return run_greedy(runner, random_tokens(150,
 class OnDecoder {
  public:
   explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0, Link link = Link::kDirect,
-                     int64_t intermediate = 64, int32_t ranks = 2, DType weight = DType::kF32)
+                     int64_t intermediate = 64, int32_t ranks = 2, DType weight = DType::kF32,
+                     const Shape& shape = {})
       : drive_(drive),
-        decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks, weight))) {}
+        decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks, weight, shape))) {}
   // A GPU for each rank, exchanging by stores.
   OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
   // Its products take wide tiles.
-  OnDecoder with_wide_tiles() && {
+  OnDecoder with_wide_tiles(cuda::Numerics numerics = cuda::Numerics::kFast) && {
     RunnerSetup& setup = decoder_->setup;
     setup.max_tokens = 160, setup.max_length = 192, setup.page_size = 16;
-    setup.options.device.numerics = cuda::Numerics::kFast;
+    setup.options.device.numerics = numerics;
     return *this;
   }
   OnDecoder with_processors(int32_t count) && {
@@ -314,8 +320,15 @@ std::vector<Bug> device_bugs() {
   const OnDecoder halves(run_decode, 0, Link::kDirect, 64, 1, DType::kF16);
   // Each piece of its products has its rows of x apart.
   const OnDecoder rows(run_at_once, 0, Link::kDirect, 64, 1),
-      row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16);
+      row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16),
+      row_codes(run_at_once, 0, Link::kDirect, 64, 1, DType::kF32,
+                [](TokenGraphOptions&o) { o.bits = 4, o.block = 32; });
   const OnDecoder wide = OnDecoder(run_wide, 1, Link::kDirect, 448, 1, DType::kF16).with_wide_tiles();
+  // Whose sums wait in registers, in scratch and in memory.
+  const OnDecoder wide_trees =
+      OnDecoder(run_wide, 1, Link::kDirect, 2048, 1, DType::kF16, [](TokenGraphOptions& o) {
+        o.hidden = 128;
+      }).with_wide_tiles(cuda::Numerics::kExact);
   const OnDecoder grouped_rows(run_at_once, 2);
   // Its keys and values are, too: tiles of more than sixteen rows.
   const OnDecoder attended = OnDecoder(run_at_once, 0, Link::kDirect, 64, 1).with_kv(DType::kF16);
@@ -376,8 +389,13 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(group_left_out, alone),
       ARK_DEVICE_BUG(missing_x_wait, row_halves),
       ARK_DEVICE_BUG(x_over_sums, rows),
-      ARK_DEVICE_BUG(copied_into_use, row_halves),
+      ARK_DEVICE_BUG(copied_into_use, row_codes),
       ARK_DEVICE_BUG(wide_missing_x_wait, wide),
+      ARK_DEVICE_BUG(wide_waiting_of_others, wide_trees),
+      ARK_DEVICE_BUG(wide_waiting_in_rooms, wide_trees),
+      ARK_DEVICE_BUG(wide_waits_for_right, wide_trees),
+      ARK_DEVICE_BUG(wide_sums_kept, wide_trees),
+      ARK_DEVICE_BUG(wide_rests_left_out, wide_trees),
       ARK_DEVICE_BUG(wide_missing_barrier, wide),
       ARK_DEVICE_BUG(wide_copy_into_use, wide),
       ARK_DEVICE_BUG(wide_rows_of_others, wide),

@@ -32,14 +32,16 @@ struct Loop {
   DType kv = DType::kF32;
   int64_t head_dim = 16;  // of 24: a phase appends, not products
   cuda::Numerics numerics = cuda::Numerics::kExact;
-  int32_t tokens = 11;  // of the prompt: many of them take wide tiles, if numerics are fast
+  int32_t tokens = 11;  // of the prompt: many of them take wide tiles
+  int64_t hidden = 64, intermediate = 384;
 
   int32_t most_tokens() const { return std::max(32, tokens); }
 };
 
 DecoderModel model_of(const Loop& loop) {
   TokenGraphOptions o{
-      .layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = loop.head_dim, .intermediate = 384};
+      .layers = 2, .hidden = loop.hidden, .heads = 4, .kv_heads = 2, .head_dim = loop.head_dim};
+  o.intermediate = loop.intermediate;
   o.max_positions = 256, o.vocabulary = 300, o.weight = loop.weight, o.bits = loop.bits, o.block = 32;
   return loop.is_gpt2 ? gpt2_tokens(o) : llama_tokens(o);
 }
@@ -187,6 +189,11 @@ INSTANTIATE_TEST_SUITE_P(
         kGpt2, Loop{"llama_f32", false, DType::kF32, 0, 0, 1, DType::kF32, 24},
         Loop{"llama_u4_groups_kv_int8", false, DType::kF32, 4, 2, 1, DType::kI8},
         Loop{"llama_bf16_wide", false, DType::kBF16, 0, 1, 1, DType::kF16, 16, cuda::Numerics::kFast, 150},
+        // Its trees have levels in registers, in scratch and in memory.
+        Loop{"llama_f16_exact_wide", false, DType::kF16, 0, 1, 1, DType::kF16, 16, cuda::Numerics::kExact,
+             150, 128, 1088},
+        Loop{"gpt2_bf16_exact_wide_groups", true, DType::kBF16, 0, 2, 1, DType::kF16, 16,
+             cuda::Numerics::kExact, 70},
         Loop{"gpt2_f16_wide_groups", true, DType::kF16, 0, 2, 1, DType::kF16, 16, cuda::Numerics::kFast, 70},
         Loop{"llama_bf16_two_ranks", false, DType::kBF16, 0, 0, 2}),
     [](const auto& test) { return std::string(test.param.name); });

@@ -91,7 +91,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   using Own = Weights<W, kPanel>;
   static constexpr int kVector = Own::kVector, kLanes = Own::kLanes, kFmaRows = 4;
   static constexpr int kPitch = sum_pitch(kPanel);
-  static constexpr bool kTakesWideTiles = kHasWideTiles && kWideTilesFit && kPath == kParts && Own::kTurned;
+  static constexpr bool kTakesWideTiles = kWideRows != 0 && kPath == kParts && Own::kTurned;
   static constexpr int kColumnGroups = kPanel / 16;
 
   // Scratch: borders of pieces; sums of the tile [rows][kPanel], first of those that wait for their right neighbours
@@ -316,10 +316,9 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   }
   ARK_DEVICE static void run(const Call& call, Tiles own) {
     if constexpr (kTakesWideTiles) {
-      const i32 rows = call.size(call.i.stream.m);
-      if (is_wide(call.i.stream, rows)) {
-        return run_wide<W>(call.b.p, turn_of(call.b), instance_offset(call), rows,
-                           static_cast<i32>(own.first), static_cast<i32>(own.last));
+      if (is_wide(call.i.stream, call.size(call.i.stream.m))) {
+        return run_wide<W>(call.b.p, instance_offset(call), static_cast<i32>(own.first),
+                           static_cast<i32>(own.last));
       }
     }
     take_ring(call.b);
@@ -338,7 +337,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
         handed = 0;
         if (!is_last) continue;
       }
-      body.write(tile.panel);  // the one place: it is much code
+      body.write(tile.panel, body.tiles.groups > 1);  // the one place: it is much code
       if (body.is_used_here()) use_tile(call.b.p, finished_tile(call, t, body.tiles.rows));
     }
     leave_cursor(call.b);

@@ -156,12 +156,12 @@ struct ProductOutput : Quiet {
   // Outputs stay in scratch for who rotates or appends them.
   ARK_DEVICE bool is_used_here() const { return call.i.product.tile_use != 0; }
 
-  // Of a tile whose sums others share the first terms are there; loaded as early elsewhere they would take registers.
-  ARK_DEVICE void write(i32 panel) {
+  // `has_terms`: the first ones; loaded early where nothing is waited for they would take registers.
+  ARK_DEVICE void write(i32 panel, bool has_terms) {
     const int own = call.b.thread * kAtOnce;
     ARK_ROLLED
     for (int first = own; first < rows * kPanel; first += kConsumers * kAtOnce) {
-      if (first > own || tiles.groups == 1) load_terms(panel, first);
+      if (first > own || !has_terms) load_terms(panel, first);
       float v[kAtOnce] = {};
       if (!kKeepsHere && is_gated()) {
         ARK_UNROLL

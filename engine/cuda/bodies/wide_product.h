@@ -1,11 +1,14 @@
-// Wide tiles of a matrix product, for steps of many rows (Numerics::kFast): up to kWideRows of x times two panels, so
-// that weights and x are read from L2 a quarter as often as by tiles of kRowBlock rows times one panel.
+// Wide tiles of a matrix product, for steps of more than kFewRows rows: up to kWideRows of x times two panels, so that
+// weights and x are read from L2 half as often as by tiles of kRowBlock rows times one panel, or a quarter as often.
 //
-// A warp takes a quarter of the rows, in eights, times one of the panels (the half); its sums stay in registers over
-// all pieces of the tile, one after the other: other bits than the tree's of bodies/matmul.h. x is there in 16-bit
-// parts (bodies/parts.h), of which rests are left out here: x is rounded as the weights are. Of each piece x is copied
-// two pieces ahead into one of three rooms; one barrier a piece says that its x is there, and that the room of the
-// piece before is free.
+// A warp takes a quarter of the rows, in eights, times one of the panels (the half), piece after piece, with the sums
+// in its registers. x is there in 16-bit parts (bodies/parts.h). Of each piece x is copied ahead into one of the rooms;
+// one barrier a piece says that its x is there, and that the room of the piece before is free.
+//
+// Exact tiles (kExactWideRows) multiply both parts, and add up pieces in the tree of bodies/matmul.h, so that a row has
+// the bits that it has in a step of few: sums that wait for their right neighbours are in registers, then in scratch,
+// then in memory, where each thread finds its own. Others (kRoundedWideRows, Numerics::kFast) leave the rests out, so
+// that x is rounded as the weights are, and go on with the sums of the piece before: other bits.
 #pragma once
 
 #include "engine/cuda/bodies/product_output.h"
@@ -14,44 +17,59 @@
 
 namespace ark::cuda {
 
-// Scratch: borders of pieces; rooms of x, of pieces of kLongestWide rows at most; in the end sums, of each half
-// [rows][64]. Gated: the first weight's behind the second's, as ProductOutput has them.
-inline constexpr int kLongestWide = kStageBytes / (64 * 2), kWideRooms = 3,
-                     kWideOctets = kWideRows / kWideReaders / 8;
-inline constexpr int kWidePitch = kLongestWide / 2 + 4;  // floats, as XRows has it
+// Scratch: borders of pieces; rooms of x, of pieces of kLongestWide rows at most; sums that wait; in the end sums, of
+// each half [rows][64]. Gated: the first weight's behind the second's, as ProductOutput has them.
+inline constexpr bool kWideIsExact = kWideRows == kExactWideRows;
+inline constexpr int kLongestWide = kStageBytes / (64 * 2),
+                     kWideRooms = kWideIsExact ? kTiles.wide_levels : 3, kWideParts = kWideIsExact ? 2 : 1,
+                     kWideOctets = kWideRows > 0 ? kWideRows / kWideReaders / 8 : 2;
+// In a room 16-bit parts of a row's sixteen elements lie together, then their rests if they are multiplied.
+inline constexpr int kWidePitch = kLongestWide * kWideParts / 2 + 4;  // floats, as XRows has it
 inline constexpr int kWideRoomFloats = kWideRows * kWidePitch;
 inline constexpr int kWideSumFloats = 3 * kWideRows * 64;  // of both halves, and a node of groups
-static_assert(kWideRooms * kWideRoomFloats <= kWideSumFloats);
-inline constexpr bool kWideTilesFit = kBorderBytes + kWideSumFloats * 4 <= kScratchBytes;
+inline constexpr int kWideSharedLevels = kWideIsExact ? kTiles.wide_levels : 0;
+inline constexpr u32 kWideScratchBytes =
+    kScratchBytes + (kWideIsExact ? static_cast<u32>(kTiles.wide_stages) * kStageBytes : 0);
+static_assert(kWideRows == 0 ||
+              (kBorderBytes + kWideSumFloats * 4 <= kScratchBytes &&
+               kBorderBytes + (kWideRooms * kWideRoomFloats + kWideSharedLevels * kWideLevelFloats) * 4 <=
+                   kWideScratchBytes));
 ARK_DEVICE float* wide_scratch(const Block& b) { return reinterpret_cast<float*>(b.scratch + kBorderBytes); }
 ARK_DEVICE float* wide_sums(const Block& b, const Stream& s, int half, i32 rows) {
   return wide_scratch(b) + (s.second != 0 ? 1 - half : half) * rows * 64;
+}
+
+// So many bytes behind dev::shared().
+ARK_DEVICE const Instance& instance_at(u32 instance) {
+  return *reinterpret_cast<const Instance*>(dev::shared() + instance);
 }
 
 // The sums of a tile. W: 16-bit numbers, in panels of 64 columns, whose pieces begin at multiples of 16 rows.
 template <class W>
 struct WidePieces {
   static_assert(has_turned_rows(64, sizeof(W)));
-  static constexpr int kColumnGroups = 64 / 16;
-  static_assert(kWideOctets % 2 == 0);  // two are loaded at once
+  // Registers hold a piece's sums of all columns, or of half of them at a time, beside those that wait.
+  static constexpr int kColumnGroups = 64 / 16, kGroupsAtOnce = kColumnGroups / kWideParts;
+  static_assert(kWideParts * kWideOctets % 2 == 0);  // two of both are loaded at once
 
   // What can be worked out again is: registers are few.
   Block& b;
-  const Instance& i;
+  const u32 instance;
   const i32 row0, rows;           // of x
   const i32 first_piece, pieces;  // of the weight's, and how many
   const i32 halves;
-  Sum sums[kWideOctets][kColumnGroups];
+  Sum sums[kWideOctets][kGroupsAtOnce];
+  Sum waiting[kWideOctets]
+             [kWideIsExact ? kColumnGroups : 1];  // of the tree's lowest level; in the end the tile's
 
-  ARK_DEVICE WidePieces(Block& block, const Instance& instance, const StreamTiles& tiles,
-                        const StreamTile& tile)
+  ARK_DEVICE WidePieces(Block& block, u32 at_instance, const StreamTiles& tiles, const StreamTile& tile)
       : b(block),
-        i(instance),
+        instance(at_instance),
         row0(tile.block * kWideRows),
         rows(dev::min(kWideRows, tiles.rows - row0)),
         first_piece(tile.group * tiles.pieces),
         pieces(tiles.pieces),
-        halves(WideHalves(i.stream, tile).count) {}
+        halves(WideHalves(instance_at(instance).stream, tile).count) {}
 
   ARK_DEVICE int half() const { return b.warp / kWideReaders; }
   // Of each warp; the last ones' rows may be copies of the last row.
@@ -69,23 +87,24 @@ struct WidePieces {
   // in either case.
   ARK_DEVICE void copy_x(i32 piece) const {
     if (piece < pieces) {
-      const i32 first = border(piece), columns = border(piece + 1) - first, k = b.thread % 8 * 8,
-                all = i.stream.k;
-      const W* const x =
-          part_at<const W>(at<const float>(i.product.x) + static_cast<i64>(row0) * all, first + k);
+      constexpr int kRuns = kLongestWide * kWideParts / 8, kAtOnce = kConsumers / kRuns;  // of 16 bytes; rows
+      const int run = b.thread % kRuns, k = run / (2 * kWideParts) * 16;
+      const Instance& i = instance_at(instance);
+      const i32 first = border(piece), columns = border(piece + 1) - first, all = i.stream.k;
+      const float* const x = at<const float>(i.product.x) + static_cast<i64>(row0) * all + first + k +
+                             run % (2 * kWideParts) * 4;
       const XRows to = room_of(ARK_BUG(wide_copy_into_use) ? piece + 1 : piece);
-      ARK_UNROLL
-      for (int n = 0; n < kWideRows * 8 / kConsumers; ++n) {
-        const i32 row = b.thread / 8 + n * (kConsumers / 8);
-        if (k >= columns || n >= octets()) continue;
-        dev::cp_async16(row_of<W>(to, row) + k, x + static_cast<i64>(dev::min(row, rows - 1)) * all * 2);
-      }
+      const i32 end = k < columns ? octets() * 8 * kWideReaders : 0;
+      ARK_ROLLED
+      for (i32 row = b.thread / kRuns; row < end; row += kAtOnce)
+        dev::cp_async16(row_of<float>(to, row) + run * 4,
+                        x + static_cast<i64>(dev::min(row, rows - 1)) * all);
     }
     dev::cp_async_commit();
   }
 
-  // Where a lane finds its lines of sixteen columns of a stage, and in a room of the warp's rows of x of two eights, of
-  // which the second may be the first once more.
+  // Where a lane finds its lines of sixteen columns of a stage; and in a room of the warp's rows of x: of both parts of
+  // eight, or of two eights, of which the second may be the first once more.
   ARK_DEVICE u32 weights_at(const u8* stage) const {
     const int matrix = b.lane / 8, line = b.lane % 8;
     return static_cast<u32>(stage - dev::shared()) +
@@ -93,60 +112,172 @@ struct WidePieces {
   }
   ARK_DEVICE u32 x_at(i32 piece, int octet, i32 count) const {
     const int matrix = b.lane / 8;
-    const i32 row = first_row() + dev::min(octet + matrix / 2, count - 1) * 8 + b.lane % 8;
-    const W* const line = row_of<W>(room_of(piece), row) + matrix % 2 * 8;
+    const i32 own = kWideIsExact ? octet : dev::min(octet + matrix / 2, count - 1);
+    const i32 row = first_row() + own * 8 + b.lane % 8;
+    const W* const line = row_of<W>(room_of(piece), row) + (kWideIsExact ? matrix : matrix % 2) * 8;
     return static_cast<u32>(reinterpret_cast<const u8*>(line) - dev::shared());
   }
-  ARK_DEVICE static void load_weights(u32 (&to)[kColumnGroups][4], u32 from, int step) {
+  ARK_DEVICE static void load_weights(u32 (&to)[kGroupsAtOnce][4], u32 from, int step) {
     ARK_UNROLL
-    for (int g = 0; g < kColumnGroups; ++g)
-      dev::ldmatrix_x4_trans(to[g], dev::shared() + (from ^ g * 16 * sizeof(W)) + step * 16 * 64 * sizeof(W));
+    for (int g = 0; g < kGroupsAtOnce; ++g)
+      dev::ldmatrix_x4_trans(to[g], dev::shared() + (from ^ g * 16 * sizeof(W)) + step * 64 * sizeof(W));
   }
 
-  // For sixteen rows of the weight a warp waits, while the other one of its quarter of the processor multiplies.
-  ARK_DEVICE void multiply_piece(i32 piece, const u8* stage, i32 piece_rows, i32 count) {
-    const u32 weights_from = weights_at(stage);
-    u32 x_from[kWideOctets / 2];
+  // Columns from group `first` on of as many groups as sums are kept of. For sixteen rows of the weight a warp waits,
+  // while the other one of its quarter of the processor multiplies.
+  ARK_DEVICE void multiply_piece(i32 piece, const u8* stage, i32 piece_rows, i32 count, int first) {
+    constexpr int kLoads =
+        kWideOctets * kWideParts / 2;  // of four matrices: two of an eight's, or of its part's
+    const u32 weights_from = weights_at(stage) ^ static_cast<u32>(first * 16 * sizeof(W));
+    u32 x_from[kLoads];
     ARK_UNROLL
-    for (int o = 0; o < kWideOctets; o += 2) x_from[o / 2] = x_at(piece, o, count);
+    for (int n = 0; n < kLoads; ++n)
+      x_from[n] = kWideIsExact ? x_at(piece, 0, count) + n * 8 * kWidePitch * 4 : x_at(piece, n * 2, count);
     ARK_ROLLED
-    for (int step = 0; step < piece_rows / 16; ++step) {
-      u32 weights[kColumnGroups][4], x[kWideOctets / 2][4];
+    for (int step = 0; step < piece_rows; step += 16) {
+      u32 weights[kGroupsAtOnce][4], x[kLoads][4];
       load_weights(weights, weights_from, step);
       ARK_UNROLL
-      for (int o = 0; o < kWideOctets; o += 2)
-        if (o < count) dev::ldmatrix_x4(x[o / 2], dev::shared() + x_from[o / 2] + step * 16 * sizeof(W));
+      for (int n = 0; n < kLoads; ++n)
+        if (n * 2 / kWideParts < count)
+          dev::ldmatrix_x4(x[n], dev::shared() + x_from[n] + step * kWideParts * sizeof(W));
+      // Part by part: of products in a row none adds to the sums of the one before.
+      ARK_UNROLL
+      for (int part = 0; part < kWideParts - ARK_BUG(wide_rests_left_out); ++part) {
+        ARK_UNROLL
+        for (int o = 0; o < kWideOctets; ++o) {
+          if (o >= count) break;
+          const int matrix = o * kWideParts + part;
+          const u32 of_rows[2] = {x[matrix / 2][matrix % 2 * 2], x[matrix / 2][matrix % 2 * 2 + 1]};
+          ARK_UNROLL
+          for (int g = 0; g < kGroupsAtOnce; ++g) dev::mma_m16n8k16<W>(sums[o][g].of, weights[g], of_rows);
+        }
+      }
+    }
+  }
+
+  // ---- exact: a piece's sums into the tree
+
+  // Where a thread's sums of a level wait that registers do not hold: four of them; the next ones of the level lie
+  // kConsumers times four floats behind.
+  ARK_DEVICE float* near_level(int level) const {
+    return wide_scratch(b) + (kWideRooms - ARK_BUG(wide_waiting_in_rooms)) * kWideRoomFloats +
+           level * kWideLevelFloats + b.thread * 4;
+  }
+  ARK_DEVICE float* far_level(int level) const {
+    const i64 own = ARK_BUG(wide_waiting_of_others) ? 0 : b.words->processor;
+    const i64 place = own * b.rank->waiting_levels + level - kWideSharedLevels;
+    return at<float>(b.rank->waiting) + place * kWideLevelFloats + b.thread * 4;
+  }
+  ARK_DEVICE static void add(Sum& sum, const dev::f32x4& left) {
+    sum = {{left.x + sum.of[0], left.y + sum.of[1], left.z + sum.of[2], left.w + sum.of[3]}};
+  }
+  ARK_DEVICE static dev::f32x4 words_of(const Sum& s) { return {s.of[0], s.of[1], s.of[2], s.of[3]}; }
+  // Of the columns from group `first` on.
+  template <class Use>
+  ARK_DEVICE void with_each(int first, const Use& use) {
+    ARK_UNROLL
+    for (int o = 0; o < kWideOctets; ++o) {
+      if (o >= octets()) break;
+      ARK_UNROLL
+      for (int g = 0; g < kGroupsAtOnce; ++g)
+        use(sums[o][g], (o * kColumnGroups + first + g) * kConsumers * 4);
+    }
+  }
+  // Eight rows after the other: registers hold no more.
+  template <class Fetch>
+  ARK_DEVICE void add_each(int first, const Fetch& fetch) {
+    ARK_UNROLL
+    for (int o = 0; o < kWideOctets; ++o) {
+      if (o >= octets()) break;
+      dev::f32x4 left[kGroupsAtOnce];
+      ARK_UNROLL
+      for (int g = 0; g < kGroupsAtOnce; ++g)
+        left[g] = fetch((o * kColumnGroups + first + g) * kConsumers * 4);
+      ARK_UNROLL
+      for (int g = 0; g < kGroupsAtOnce; ++g) add(sums[o][g], left[g]);
+    }
+  }
+  // Behind the registers' levels: takes up what waits, up to the first level where nothing does, and waits there.
+  ARK_DEVICE void fold_beyond(i32 piece, int first) {
+    ARK_ROLLED
+    for (int level = 0;; ++level) {
+      const bool takes = (piece >> (kWideOwnLevels + level)) % 2 != ARK_BUG(wide_waits_for_right);
+      if (!takes && piece + 1 == pieces) return;  // of the whole tile
+      if (level < kWideSharedLevels) {
+        float* const all = near_level(level);
+        if (takes) {
+          add_each(first, [&](int place) { return *reinterpret_cast<const dev::f32x4*>(all + place); });
+        } else {
+          with_each(first,
+                    [&](Sum& s, int place) { *reinterpret_cast<dev::f32x4*>(all + place) = words_of(s); });
+        }
+      } else {
+        float* const all = far_level(level);
+        if (takes) {
+          add_each(first, [&](int place) {
+            return dev::ld_global(reinterpret_cast<const dev::f32x4*>(all + place));
+          });
+        } else {
+          with_each(first, [&](Sum& s, int place) {
+            dev::st_global(reinterpret_cast<dev::f32x4*>(all + place), words_of(s));
+          });
+        }
+      }
+      if (!takes) return;
+    }
+  }
+  // In the end registers hold what waits at level 0: the tile's.
+  ARK_DEVICE void fold(i32 piece, int first) {
+    const bool takes = piece % 2 != 0;
+    if (takes) {
       ARK_UNROLL
       for (int o = 0; o < kWideOctets; ++o) {
-        if (o >= count) break;
-        const u32 of_rows[2] = {x[o / 2][o % 2 * 2], x[o / 2][o % 2 * 2 + 1]};
         ARK_UNROLL
-        for (int g = 0; g < kColumnGroups; ++g) dev::mma_m16n8k16<W>(sums[o][g].of, weights[g], of_rows);
+        for (int g = 0; g < kGroupsAtOnce; ++g) add(sums[o][g], words_of(waiting[o][first + g]));
       }
+      fold_beyond(piece, first);
+    }
+    if (takes && piece + 1 != pieces) return;
+    ARK_UNROLL
+    for (int o = 0; o < kWideOctets; ++o) {
+      ARK_UNROLL
+      for (int g = 0; g < kGroupsAtOnce; ++g) waiting[o][first + g] = sums[o][g];
+    }
+  }
+
+  ARK_DEVICE void clear() {
+    ARK_UNROLL
+    for (int o = 0; o < kWideOctets; ++o) {
+      ARK_UNROLL
+      for (int g = 0; g < kGroupsAtOnce; ++g) sums[o][g] = {};
     }
   }
 
   ARK_DEVICE void run() {
     const int stages = b.stages;
     RingCursor& cursor = b.cursor;
+    clear();
     ARK_UNROLL
-    for (int o = 0; o < kWideOctets; ++o) {
-      ARK_UNROLL
-      for (int g = 0; g < kColumnGroups; ++g) sums[o][g] = {};
-    }
-    copy_x(0), copy_x(1);
+    for (int piece = 0; piece < kWideRooms - 1; ++piece) copy_x(piece);
     cursor.advance(half(), stages);
     ARK_ROLLED
     for (i32 piece = 0; piece < pieces; ++piece) {
-      if (!ARK_BUG(wide_missing_x_wait)) dev::cp_async_wait<1>();
+      if (!ARK_BUG(wide_missing_x_wait)) dev::cp_async_wait<kWideRooms - 2>();
       if (!ARK_BUG(wide_missing_barrier)) consumers_sync();
-      copy_x(piece + 2);
+      copy_x(piece + kWideRooms - 1);
       if (half() < halves) {
         const bool is_there = acquire_stage_without_calls(b, cursor);
-        const i32 piece_rows = first_row() < rows ? border(piece + 1) - border(piece) : 0;
-        if (is_there && piece_rows > 0)
-          multiply_piece(piece, stage_at(b, cursor), dev::uniform(piece_rows), dev::uniform(octets()));
-        release_stage(b, cursor, kWideReaders);
+        const i32 piece_rows =
+            dev::uniform(is_there && first_row() < rows ? border(piece + 1) - border(piece) : 0);
+        ARK_UNROLL
+        for (int first = 0; first < kColumnGroups; first += kGroupsAtOnce) {
+          if (kWideIsExact && !ARK_BUG(wide_sums_kept)) clear();
+          if (piece_rows > 0)
+            multiply_piece(piece, stage_at(b, cursor), piece_rows, dev::uniform(octets()), first);
+          if (first + kGroupsAtOnce == kColumnGroups) release_stage(b, cursor, kWideReaders);
+          if constexpr (kWideIsExact) fold(piece, first);
+        }
       }
       cursor.advance(halves, stages);
     }
@@ -155,31 +286,35 @@ struct WidePieces {
     put_sums();
     consumers_sync();
   }
+  ARK_DEVICE const float (&sum_of(int octet, int group) const)[4] {
+    if constexpr (kWideIsExact) return waiting[octet][group].of;
+    return sums[octet][group % kGroupsAtOnce].of;
+  }
   ARK_DEVICE void put_sums() const {
     if (half() >= halves) return;
-    float* const to = wide_sums(b, i.stream, half(), rows);
+    float* const to = wide_sums(b, instance_at(instance).stream, half(), rows);
     ARK_UNROLL
     for (int r = 0; r < 2 * kWideOctets; ++r) {
       const i32 row = first_row() + r / 2 * 8 + b.lane % 4 * 2 + r % 2;
       if ((r / 2 >= octets() && !ARK_BUG(wide_rows_of_others)) || row >= rows) continue;
       float* const line = to + row * 64 + b.lane / 4;
       ARK_UNROLL
-      for (int g = 0; g < kColumnGroups; ++g)
-        line[g * 16] = sums[r / 2][g].of[r % 2], line[g * 16 + 8] = sums[r / 2][g].of[r % 2 + 2];
+      for (int g = 0; g < kColumnGroups; ++g) {
+        const float(&own)[4] = sum_of(r / 2, g);
+        line[g * 16] = own[r % 2], line[g * 16 + 8] = own[r % 2 + 2];
+      }
     }
   }
 };
-// What follows is of the instance that many bytes behind dev::shared(), in a step of so many rows. Each a function of
-// its own: the sums take most registers, and what is known of a tile is worked out again rather than kept beside them.
 
 // All of a tile's pieces: its sums are in scratch.
 template <class W>
-ARK_APART void wide_pieces(const LoopParameters& p, u32 instance, i32 rows, i32 number) {
-  Block b = open_block(p, 0, 0);
+ARK_APART void wide_pieces(const LoopParameters& p, u32 instance, i32 number) {
+  Block b = open_turn_block(p);
   take_ring(b);
-  const Instance& i = *reinterpret_cast<const Instance*>(dev::shared() + instance);
-  const StreamTiles tiles(i.stream, rows);
-  WidePieces<W>(b, i, tiles, StreamTile(tiles, number)).run();
+  const Instance& i = instance_at(instance);
+  const StreamTiles tiles(i.stream, Call{b, i, nullptr}.size(i.stream.m));
+  WidePieces<W>(b, instance, tiles, StreamTile(tiles, number)).run();
   leave_cursor(b);
 }
 
@@ -207,52 +342,50 @@ struct WideOutput : ProductOutput<64, true, W> {
     }
   }
 
-  // Of a tile that shares outputs. True: all groups of them are there. `handed`: groups of an output in a row.
-  ARK_DEVICE bool share(bool is_last_tile, i32& handed) const {
+  // Of a tile that shares outputs. True: all groups of them are there.
+  ARK_DEVICE bool share() const {
     ARK_ROLLED
     for (int h = 0; h < halves.count; ++h)
       this->hand_in(tile.group, halves.panel_of(h), halves.is_gated ? h : 0, wide_sums(call.b, s, h, rows));
     if (s.arrivals == 0) return false;  // who reads the output adds them up
-    ++handed;
-    if (tile.group + 1 < tiles.groups && !is_last_tile) return false;  // the next one is of the same output
-    const bool is_last = this->count_in(tile, handed);
-    handed = 0;
-    return is_last;
+    const BlockWords& words = *call.b.words;
+    if (tile.group + 1 < tiles.groups && number + 1 < words.last_tile)
+      return false;  // the next is of the same output
+    return this->count_in(tile, dev::min(tile.group, number - words.first_tile) + 1);
   }
 
-  ARK_DEVICE void finish(bool is_last_tile, i32& handed) {
+  ARK_DEVICE void finish() {
     const bool is_shared = tiles.groups > 1;
-    const bool is_whole = !is_shared || share(is_last_tile, handed);
+    const bool is_whole = !is_shared || share();
     ARK_ROLLED
     for (int h = halves.is_gated ? 1 : 0; is_whole && h < halves.count; ++h) {
       const i32 panel = halves.panel_of(h);
       tile_sums = is_shared ? wide_scratch(call.b) : wide_sums(call.b, s, h, rows);
-      if (is_shared) this->gather(panel), this->load_terms(panel, call.b.thread * Output::kAtOnce);
-      this->write(panel);
+      if (is_shared) this->gather(panel);
+      this->write(panel, false);
       if (this->is_used_here()) use(h);
       if (is_shared) consumers_sync();  // the other half's sums take the room of these
     }
     consumers_sync();  // the next tile's x takes the sums' room
   }
 };
-// What the sums come to. Returns `handed`.
+// What the sums come to. True: it was the block's last tile.
 template <class W>
-ARK_APART i32 finish_wide(const LoopParameters& p, u32 turn, u32 instance, i32 number, bool is_last_tile,
-                          i32 handed) {
-  Block b = open_block(p, 0, turn);
-  WideOutput<W>({b, *reinterpret_cast<const Instance*>(dev::shared() + instance), nullptr}, number)
-      .finish(is_last_tile, handed);
-  return handed;
+ARK_APART bool finish_wide(const LoopParameters& p, u32 instance, i32 number) {
+  Block b = open_turn_block(p);
+  WideOutput<W>({b, instance_at(instance), nullptr}, number).finish();
+  return number + 1 == b.words->last_tile;
 }
 
-// Tiles [first, last) of a product.
+// Tiles [first, last) of a product, of which there are some.
 template <class W>
-ARK_DEVICE void run_wide(const LoopParameters& p, u32 turn, u32 instance, i32 rows, i32 first, i32 last) {
-  i32 handed = 0;
+ARK_APART void run_wide(const LoopParameters& p, u32 instance, i32 first, i32 last) {
+  const Block b = open_block(p, 0, 0);
+  if (b.thread == 0) b.words->first_tile = first, b.words->last_tile = last;
   ARK_ROLLED
-  for (i32 t = first; t < last; ++t) {
-    wide_pieces<W>(p, instance, rows, t);
-    handed = finish_wide<W>(p, turn, instance, t, t + 1 == last, handed);
+  for (i32 t = first;; ++t) {
+    wide_pieces<W>(p, instance, t);
+    if (finish_wide<W>(p, instance, t)) return;
   }
 }
 

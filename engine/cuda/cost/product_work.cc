@@ -11,9 +11,12 @@ constexpr u32 kTerms = kEpilogueBias | kEpilogueResidual;  // of an epilogue, th
 
 // mma.m16n8k16 of f16 or bf16 with sums in f32, one after the other in a quarter of a processor, in cycles: 489 TFLOP/s
 // of an H100 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024). Until a wide piece's
-// first operands are there; its copies of x; until those of a tile's first piece are there, which no count knows, since
+// first operands are there; its copies of x; until those of a tile's first piece are there, which no count knows where
 // later ones are on their way.
 constexpr double kMmaIssue = 8, kFirstOperands = 100, kWideCopies = 150, kFirstX = 400;
+// Of an exact wide tile: a piece's sums of a warp added to those that wait in registers, or kept there, beside those of
+// the other warp of its quarter; all warps' from or to shared memory, which brings 128 bytes a cycle, and around it.
+constexpr double kOwnLevel = 2 * 2 * 16, kNearLevel = kWideLevelFloats * 4 / 128 + 2 * 60.0;
 // Of a piece's sixteen rows, until operands are there: addresses, and a load from shared memory (33 cycles there). That
 // other warps' products hide some of it is not counted.
 constexpr double kStepOperands = 60;
@@ -43,6 +46,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
                          s_.second != 0 && !keeps_in_output_},
                         t.machine().tiles.scratch);
   count_ = batches.count, copies_ahead_ = batches.ahead || tiles_.wide;
+  wide_parts_ = s_.wide_rows == kExactWideRows ? 2 : 1;
   for (i32 piece = 0; piece <= s_.pieces; ++piece) borders_.push_back(t.word(s_.borders + at(piece) * 4));
 }
 
@@ -80,7 +84,10 @@ Work ProductWork::prepare_work() const {
 Work ProductWork::before_pieces(const StreamTile& tile, i32 first, bool is_first_tile) const {
   if (tiles_.wide) {
     Work w = barriers(1);
-    w.cycles = kWideCopies + (first == 0 ? kFirstX : 0);
+    w.cycles = kWideCopies;
+    // Else a stage of weights is waited for behind it, by warps that have one.
+    if (copies_one_ahead() && (first == 0 || halves_of(tile) == 1)) w.loads = 1;
+    if (first == 0 && !copies_one_ahead()) w.cycles += kFirstX;
     return w;
   }
   const i32 piece = piece_of(tile, first), rows = rows_of(tile);
@@ -109,8 +116,10 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
   const i32 rows = rows_of(tile), k = border(piece + 1) - border(piece);
   const i32 column_groups = s_.panel / 16;
   if (tiles_.wide) {  // a warp of each half in each quarter of the processor
-    const double products = wide_octets(rows) * column_groups * kMmaIssue;
-    return kFirstOperands + up(k, 16) * std::max(products * halves_of(tile), kStepOperands + products);
+    // Operands of half the columns, then of the others, where both parts are multiplied.
+    const double products = wide_octets(rows) * column_groups * wide_parts_ * kMmaIssue;
+    return wide_parts_ * kFirstOperands +
+           up(k, 16) * std::max(products * halves_of(tile), wide_parts_ * kStepOperands + products);
   }
   if (is_fma_) {
     const i32 vector = takes_codes_ ? 8 : 16 / (s_.unit_bytes / s_.panel), lanes = s_.panel / vector;
@@ -133,7 +142,7 @@ int64_t ProductWork::x_bytes(const StreamTile& tile, i32 first) const {
   const i32 piece = piece_of(tile, first);
   if (tiles_.wide) {
     const int64_t rows = wide_octets(rows_of(tile)) * 8 * kWideReaders;  // as they are copied
-    const int64_t x = rows * (border(piece + 1) - border(piece)) * 2;
+    const int64_t x = rows * (border(piece + 1) - border(piece)) * 2 * wide_parts_;
     return x + (tile.block > 0 ? halves_of(tile) * piece_bytes(piece) : 0);
   }
   return int64_t{rows_of(tile)} * (border(piece + pieces_at_once(tile, first)) - border(piece)) * 4;
@@ -143,14 +152,30 @@ int32_t ProductWork::pieces_in_hand(const StreamTile& tile) const {
   return tiles_.wide ? halves_of(tile) : kConsumerWarps / warps_of_piece(rows_of(tile), !is_fma_);
 }
 
-Work ProductWork::after_pieces(const StreamTile& tile) const {
-  if (tiles_.wide) return {};
+Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
+  if (tiles_.wide) return wide_parts_ > 1 ? fold_work(tile, first / halves_of(tile)) : Work{};
   Work w = barriers(1);
   // Threads load 16 bytes of each piece, of which shared memory brings a warp's in four cycles.
   const i64 items = fours_of(tile);
   const int32_t warps = std::min(kConsumerWarps, up(items, 32));
   w.cycles = turns(items) * up(count_, kNode) * (kLoopTurn + std::min(count_, kNode) * warps * 4.0);
   return w;
+}
+
+// A piece's sums into the tree, those of half the columns at a time.
+Work ProductWork::fold_work(const StreamTile& tile, i32 piece) const {
+  Work w = cycles(kOwnLevel);
+  for (int level = kWideOwnLevels;; ++level) {
+    const bool takes = (piece >> level) % 2 != 0;
+    if ((piece >> (level - 1)) % 2 == 0 || (!takes && piece + 1 == tiles_.pieces)) return w;
+    const double part = wide_octets(rows_of(tile)) * 8.0 * kWideReaders / kExactWideRows;
+    if (level < kWideOwnLevels + tables_.machine().tiles.wide_levels) {
+      w.cycles += kNearLevel * part;
+    } else {
+      if (takes) w.loads += wide_parts_ * wide_octets(rows_of(tile));
+      w.shared += static_cast<int64_t>(kWideLevelFloats * 4 * part);
+    }
+  }
 }
 
 Work ProductWork::write_work(const StreamTile& tile) const {
@@ -254,7 +279,7 @@ Work ProductWork::total(Tiles own, int32_t gathered) const {
     const StreamTile tile(tiles_, static_cast<i32>(t));
     for (i32 first = 0; first < tile_pieces(tile); first += pieces_at_once(tile, first)) {
       all += before_pieces(tile, first, t == own.first);
-      all += after_pieces(tile);
+      all += after_pieces(tile, first);
     }
     if (tiles_.groups == 1) {
       all += write_work(tile);

@@ -264,7 +264,8 @@ class Replay {
     Processor& b = block(p);
     if (product(p).copies_ahead() && b.first > 0) now = std::max(now, b.x_there);
     now += time_of(product(p).before_pieces(tile(p), b.first, b.tile == b.own.first));
-    b.x_there = now + static_cast<double>(product(p).x_bytes(tile(p), b.first)) / rates_.share.value;
+    b.x_there = now + (product(p).copies_one_ahead() ? rates_.l2.value : 0) +
+                static_cast<double>(product(p).x_bytes(tile(p), b.first)) / rates_.share.value;
     b.batch = product(p).pieces_at_once(tile(p), b.first);
     b.taken = b.through = 0;
     b.free.fill(now);
@@ -289,7 +290,7 @@ class Replay {
     b.ring.busy[at(stage % t_.stages())] = false;
     if (b.ring.waits) b.ring.waits = false, issue(p, now);
     if (++b.through < b.batch) return;
-    now += time_of(product(p).after_pieces(tile(p)));
+    now += time_of(product(p).after_pieces(tile(p), b.first));
     b.first += b.batch;
     b.batch = b.taken = 0;
     if (b.first < product(p).tile_pieces(tile(p))) return begin_batch(p, now);

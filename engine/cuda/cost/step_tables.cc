@@ -66,7 +66,9 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
     tokens += s.count;
     longest = std::max<int64_t>(longest, s.cached + s.count);
   }
-  stages_ = tokens <= kFewRows ? images[0]->few_stages(machine.stages) : machine.stages;  // rows are no more
+  stages_ = tokens <= kFewRows                 ? images[0]->few_stages(machine.stages)  // rows are no more
+            : tokens >= images[0]->wide_from() ? wide_stages(machine.stages, machine.tiles)
+                                               : machine.stages;
   tells_ = tokens <= kFewRows && rank.lamport != 0;
   if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
   read_needs();

@@ -21,7 +21,7 @@ struct StepShape {
 // What compiled programs are to run on.
 struct StepMachine {
   int32_t processors = 0, stages = 0;  // of a rank; of its ring of weights
-  TileShape tiles = kLargeTiles;
+  TileShape tiles = kLargestTiles;
   int32_t ahead = 0;  // pieces that a block asks for ahead of the ring
 };
 // Of a GPU that `ranks` share. Throws Error(kUnsupported) if it has not a processor for each.

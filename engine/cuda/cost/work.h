@@ -83,7 +83,11 @@ class ProductWork {
   // Wide: with the weights that further blocks of rows find in L2.
   bool copies_ahead() const { return copies_ahead_; }
   int64_t x_bytes(const StreamTile& tile, i32 first) const;
-  Work after_pieces(const StreamTile& tile) const;  // behind those of a batch
+  // Whether these copies begin as the batch before does, and wait for L2 as long as any.
+  bool copies_one_ahead() const {
+    return !tiles_.wide || (wide_parts_ > 1 && tables_.machine().tiles.wide_levels == 2);
+  }
+  Work after_pieces(const StreamTile& tile, i32 first) const;  // behind those of a batch
   // Behind the last pieces of a tile without groups; of one with, behind the last one of an output in a row, and where
   // the others have handed in theirs before.
   Work write_work(const StreamTile& tile) const;
@@ -99,6 +103,7 @@ class ProductWork {
   Work use_work(const StreamTile& tile, i32 rows, i32 panel) const;  // rotates or appends them
   Work panel_work(const StreamTile& tile, i32 panel) const;          // what a panel's sums come to
   int32_t halves_of(const StreamTile& tile) const;                   // of a wide tile
+  Work fold_work(const StreamTile& tile, i32 piece) const;           // of an exact one
 
   const StepTables& tables_;
   const Instance& i_;
@@ -108,6 +113,7 @@ class ProductWork {
   bool is_fma_, is_apart_, is_told_, takes_codes_, has_four_bits_, has_offsets_, copies_x_, copies_ahead_;
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
+  int32_t wide_parts_;  // of x, that wide tiles multiply
   std::vector<i32> borders_;
 };
 
