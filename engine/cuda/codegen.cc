@@ -1,5 +1,6 @@
 #include "engine/cuda/codegen.h"
 
+#include "base/error.h"
 #include "engine/cuda/sources.h"
 
 namespace ark::cuda {
@@ -9,6 +10,14 @@ std::string numbered(std::string text, std::size_t number) {
   for (std::size_t i = text.find("$N"); i != std::string::npos; i = text.find("$N", i))
     text.replace(i, 2, std::to_string(number));
   return text;
+}
+
+// In image.h.
+const char* name_of(const TileShape& tiles) {
+  if (tiles == kLargestTiles) return "kLargestTiles";
+  if (tiles == kLargeTiles) return "kLargeTiles";
+  ARK_CHECK(tiles == kSmallTiles, "tiles that the device knows");
+  return "kSmallTiles";
 }
 
 }  // namespace
@@ -53,11 +62,7 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
       "}  // namespace ark::cuda\n";
   KernelSource source = source_of(std::move(text));
   if (options.trace) source.flags.push_back("-DARK_TRACE=1");
-  if (options.tiles.scratch == kSmallTiles.scratch) {
-    source.flags.push_back("-DARK_TILES=kSmallTiles");
-  } else if (options.tiles.wide_levels == kLargeTiles.wide_levels) {
-    source.flags.push_back("-DARK_TILES=kLargeTiles");
-  }
+  source.flags.push_back("-DARK_TILES=" + std::string(name_of(options.tiles)));
   if (variants.takes_wide_tiles(options.tiles))
     source.flags.push_back("-DARK_WIDE_ROWS=" + std::to_string(wide_rows(variants.numerics())));
   return source;

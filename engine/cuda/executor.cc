@@ -126,8 +126,9 @@ class Device final : public DeviceExecutor {
     shape_.as_graph = device_.as_graph;
     shape_.shared_bytes = static_cast<int32_t>(shared_layout(stages_, tiles_.scratch).total);
     const int32_t ranks = static_cast<int32_t>(setups_.size());
-    const int32_t resident =
-        stages_ < kMinStages ? 0 : kernel_->resident_blocks(kThreads, shape_.shared_bytes);
+    const int32_t resident = wide_stages(stages_, tiles_) < kMinStages
+                                 ? 0
+                                 : kernel_->resident_blocks(kThreads, shape_.shared_bytes);
     if (resident < ranks)
       throw Error(Code::kUnsupported, describe(gpu_->info()) + " holds " + std::to_string(resident) +
                                           " blocks of the loop at once, but there are " +

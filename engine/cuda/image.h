@@ -37,9 +37,9 @@ inline constexpr int kNode = 8;        // of them, whose sums are read at once
 // sums wait for each other.
 inline constexpr int kExactWideRows = 64, kRoundedWideRows = 128;
 inline constexpr int kWideReaders = 4;  // warps that read a stage: each takes a quarter of the rows
-// Of an exact one's tree: the level whose sums wait in registers; those behind it wait in scratch
+// Of an exact one's tree: the lowest level's sums wait in registers, those of the next ones in scratch
 // (TileShape::wide_levels), then in memory (RankTables::waiting), so many floats each.
-inline constexpr int kWideOwnLevels = 1, kWideLevelFloats = kExactWideRows * 2 * 64;
+inline constexpr int kWideLevelFloats = kExactWideRows * 2 * 64;
 
 // What a tile of a matrix product takes, and the scratch that bodies get. Bits do not depend on it: pieces of
 // a weight and the tree that adds them up are the same.
@@ -47,15 +47,19 @@ struct TileShape {
   int row_block;  // rows of x, a multiple of 8
   int levels;     // of a tree: a tile takes 2^(levels - 1) pieces of a weight's rows at most
   u32 scratch;    // bytes of shared memory
-  // Of exact wide tiles, if there are any: levels of their trees in scratch, and as many rooms of x; stages that the
-  // ring of weights leaves to these in steps that may take some.
-  int wide_levels, wide_stages;
+  // Of wide tiles, which small scratch has no room for; exact ones': rooms of x, and levels of their trees in scratch;
+  // stages that the ring of weights leaves to these in steps that may take some.
+  bool has_wide;
+  int wide_rooms, wide_levels, wide_stages;
+#if !defined(__CUDACC__)
+  bool operator==(const TileShape&) const = default;
+#endif
 };
-inline constexpr TileShape kLargestTiles = {32, 7, 105 * 1024, 3, 6};
+inline constexpr TileShape kLargestTiles = {32, 7, 105 * 1024, true, 3, 3, 6};
 // For GPUs whose blocks get 163 KiB: sm_80.
-inline constexpr TileShape kLargeTiles = {32, 7, 105 * 1024, 2, 0};
+inline constexpr TileShape kLargeTiles = {32, 7, 105 * 1024, true, 2, 2, 0};
 // For GPUs whose blocks get 99 KiB: sm_86, sm_89, sm_120.
-inline constexpr TileShape kSmallTiles = {16, 4, 166 * 256, 0, 0};
+inline constexpr TileShape kSmallTiles = {16, 4, 166 * 256, false, 0, 0, 0};
 static_assert(kMaxPieces <= kMaxGroups << (kSmallTiles.levels - 1),
               "tiles enough for all pieces of a weight");
 #if defined(ARK_TILES)

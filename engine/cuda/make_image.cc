@@ -233,9 +233,11 @@ void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up, int32_t wid
     few_rows *= p.vals[dims[a]].e.evaluate(few);
   }
   leaves_scratch_ = leaves_scratch_ && few_rows <= kFewRows;
+  // What takes wide tiles has no more rows than a step, by which the ring is chosen.
+  if (few_rows > kFewRows && wide_rows == kExactWideRows) how.wide_rows = 0;
   is_taken_up = cut(s, how);
   if (s.wide_from != 0 && s.wide_rows == kExactWideRows) {
-    const int levels = log2_of(static_cast<u32>(s.pieces)) - kWideOwnLevels - tiles_.wide_levels;
+    const int levels = log2_of(static_cast<u32>(s.pieces)) - 1 - tiles_.wide_levels;
     rank_.waiting_levels = std::max(rank_.waiting_levels, levels);
     wide_from_ = std::min(wide_from_, s.wide_from);
   }

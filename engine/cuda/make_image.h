@@ -54,7 +54,7 @@ class RankImage {
   int32_t few_stages(int32_t stages) const {
     return leaves_scratch_ ? cuda::few_stages(stages, tiles_.scratch) : stages;
   }
-  // Tokens of the steps whose products may take exact wide tiles, at least; INT32_MAX if none do.
+  // Rows of the steps whose products may take exact wide tiles, at least; INT32_MAX if none do.
   int32_t wide_from() const { return wide_from_; }
   // A channel's own inbox and the counter that its peer raises (links of the host: its relay), as offsets
   // into the arena.

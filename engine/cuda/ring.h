@@ -9,7 +9,7 @@ namespace ark::cuda {
 // ---- by consumers
 
 // That of a turn. The stages beyond p.stages lie before the others, where bodies leave the end of their scratch to
-// them.
+// them; of fewer stages the bytes of the first ones are the scratch's.
 ARK_DEVICE void open_ring(Block& b, u64 turn) {
   b.stages = b.words->stages[turn % 2];
   b.ring = dev::shared() + shared_layout(b.p.stages).ring - (b.stages - b.p.stages) * kStageBytes;
@@ -91,8 +91,8 @@ ARK_DEVICE void invalidate_stage(dev::Mbarrier* full, int stage) {
   dev::mbarrier_inval(full + kMaxStages + stage);
 }
 
-// A ring for a step of so many rows, of which no stage is in use. What consumers have written to the scratch in steps
-// of more, copies may take the place of behind the next barrier.
+// A ring for a step of so many rows, of which no stage is in use. What consumers have written to the scratch, or to
+// stages that were the scratch's, copies may take the place of behind the next barrier.
 ARK_DEVICE void choose_ring(const Block& b, i32 rows) {
   BlockWords& words = *b.words;
   const i32 before = words.stages[(words.turn + 1) % 2];

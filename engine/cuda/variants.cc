@@ -69,13 +69,13 @@ VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numeri
 }
 
 bool VariantSet::takes_wide_tiles(const TileShape& tiles) const {
-  return tiles.wide_levels > 0 &&
+  return tiles.has_wide &&
          std::ranges::any_of(all_, [](const DeviceVariant& v) { return v.takes_wide_tiles; });
 }
 
 int32_t VariantSet::wide_rows(std::size_t program, PhaseId phase, const TileShape& tiles) const {
   const DeviceVariant& variant = all_[at(of(program, phase))];
-  return tiles.wide_levels > 0 && variant.takes_wide_tiles ? cuda::wide_rows(numerics_) : 0;
+  return tiles.has_wide && variant.takes_wide_tiles ? cuda::wide_rows(numerics_) : 0;
 }
 
 }  // namespace ark::cuda

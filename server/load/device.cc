@@ -27,8 +27,8 @@ void add_numerics_option(CommandLine& line, DeviceChoice& choice) {
   line.choice<cuda::Numerics>(
       "--numerics", choice.numerics, {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}},
       "on a GPU: with exact what a row comes to does not depend on what runs beside it; with fast steps of "
-      "more than eight rows, as prompts and batches are, may take larger tiles and round what meets weights "
-      "of 16 bits to these: up to several times faster");
+      "more than eight rows, as prompts and batches are, may round what meets weights of 16 bits to these, "
+      "in still larger tiles: up to twice as fast");
 }
 
 void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy& weights,

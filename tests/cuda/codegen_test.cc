@@ -99,6 +99,12 @@ TEST(Codegen, WeightsChooseThePathAndNumericsTheTiles) {
     };
     EXPECT_FALSE(has_wide(make_source(variants_of(full, numerics))));
     EXPECT_FALSE(has_wide(make_source(variants_of(half, numerics), {.tiles = kSmallTiles})));
+    for (const auto& [tiles, flag] : {std::pair{kLargestTiles, "-DARK_TILES=kLargestTiles"},
+                                      {kLargeTiles, "-DARK_TILES=kLargeTiles"},
+                                      {kSmallTiles, "-DARK_TILES=kSmallTiles"}}) {
+      const auto all = make_source(variants_of(half, numerics), {.tiles = tiles}).flags;
+      EXPECT_EQ(std::ranges::count(all, flag), 1);
+    }
   }
 }
 
@@ -248,8 +254,9 @@ TEST(Pieces, DependOnTheSlabOnly) {
 TEST(Layout, FitsTheSmallestGpuThatIsMeant) {
   EXPECT_LE(shared_layout(kMinStages, kLargeTiles.scratch).total, 163u << 10);  // A100
   EXPECT_LE(shared_layout(kMinStages, kSmallTiles.scratch).total, 99u << 10);   // sm_86, sm_89, sm_120
-  EXPECT_EQ(tiles_for(99 << 10).scratch, kSmallTiles.scratch);
-  EXPECT_EQ(tiles_for(163 << 10).scratch, kLargeTiles.scratch);
+  EXPECT_EQ(tiles_for(99 << 10), kSmallTiles);
+  EXPECT_EQ(tiles_for(163 << 10), kLargeTiles);
+  EXPECT_EQ(tiles_for(227 << 10), kLargestTiles);
 }
 
 }  // namespace

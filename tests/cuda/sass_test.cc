@@ -98,7 +98,8 @@ std::size_t instruction_bytes(const std::vector<std::byte>& cubin) {
 }
 
 // What tensor cores are given in a matrix product's loops: all columns of the panel times the two parts of eight rows,
-// and of twice eight in a loop of its own. Of a wide tile: one part, of four times eight.
+// and of twice eight in a loop of its own. Of a wide tile: one part, of four times eight; or both of twice eight, half
+// the columns in a loop each.
 int products_of(const std::string& function) {
   if (function == "wide_pieces") return 4 * (64 / 16);
   int panel = 0, path = 0, key = 0, value = 0;

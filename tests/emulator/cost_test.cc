@@ -34,6 +34,7 @@ struct Loop {
   cuda::Numerics numerics = cuda::Numerics::kExact;
   int32_t tokens = 11;  // of the prompt: many of them take wide tiles
   int64_t hidden = 64, intermediate = 384;
+  int arch = 900;
 
   int32_t most_tokens() const { return std::max(32, tokens); }
 };
@@ -71,9 +72,11 @@ Driven drive(const Loop& loop, int32_t processors, int steps,
   const DecoderModel model = model_of(loop);
   RunnerSetup setup = setup_of(loop, processors);
   setup.options.gpu = std::make_shared<emulator::EmulatedGpu>(
-      std::make_shared<emulator::World>(),
-      emulator::EmulatedGpuOptions{
-          .processors = processors * loop.ranks, .as_ptx = true, .work = driven.log, .change = change});
+      std::make_shared<emulator::World>(), emulator::EmulatedGpuOptions{.processors = processors * loop.ranks,
+                                                                        .arch = loop.arch,
+                                                                        .as_ptx = true,
+                                                                        .work = driven.log,
+                                                                        .change = change});
   const auto runner = make_runner(model, setup);
   std::vector<Sequence> sequences;
   for (int32_t slot = 0; slot < 8; ++slot) {
@@ -123,7 +126,8 @@ class Differences {
     std::vector<RankSetup> ranks;
     for (std::size_t r = 0; r < compiled.programs.size(); ++r)
       ranks.push_back({&compiled.programs[r], &compiled.bindings[r], nullptr, nullptr});
-    const auto machine = cuda::cost::machine_of(processors * loop.ranks, 227 << 10, 1 << 20, loop.ranks);
+    const auto machine = cuda::cost::machine_of(
+        processors * loop.ranks, loop.arch == 900 ? 227 << 10 : 163 << 10, 1 << 20, loop.ranks);
     for (std::size_t step = 0; step < driven.steps.size(); ++step) {
       const StepTables tables(ranks, ragged_options(model, setup), machine, loop.numerics, loop.groups,
                               driven.steps[step]);
@@ -192,6 +196,8 @@ INSTANTIATE_TEST_SUITE_P(
         // Its trees have levels in registers, in scratch and in memory.
         Loop{"llama_f16_exact_wide", false, DType::kF16, 0, 1, 1, DType::kF16, 16, cuda::Numerics::kExact,
              150, 128, 1088},
+        Loop{"llama_f16_exact_wide_sm_80", false, DType::kF16, 0, 1, 1, DType::kF16, 16,
+             cuda::Numerics::kExact, 150, 128, 1088, 800},
         Loop{"gpt2_bf16_exact_wide_groups", true, DType::kBF16, 0, 2, 1, DType::kF16, 16,
              cuda::Numerics::kExact, 70},
         Loop{"gpt2_f16_wide_groups", true, DType::kF16, 0, 2, 1, DType::kF16, 16, cuda::Numerics::kFast, 70},

@@ -208,6 +208,8 @@ INSTANTIATE_TEST_SUITE_P(
                       ExactCase{"LlamaInBf16", false, DType::kBF16, 130, 1, 3, 1},
                       ExactCase{"LlamaInF16ByGroups", false, DType::kF16, 75, 1, 3, 4, 2},
                       ExactCase{"LlamaOnTwoRanks", false, DType::kBF16, 66, 2, 2, 1, 4},
+                      ExactCase{"TreesOfSixLevelsOnTwoRanks", false, DType::kBF16, 66, 2, 2, 1, 32, 4096},
+                      ExactCase{"GroupsOfEight", false, DType::kF16, 40, 1, 3, 8, 1},
                       ExactCase{"LlamaOnTwoRanksByGroups", false, DType::kBF16, 65, 2, 3, 2, 2},
                       ExactCase{"RowsOfOneEightAWarp", false, DType::kBF16, 30, 1, 1, 1},
                       ExactCase{"RowsOfOneEightAWarpByGroups", false, DType::kF16, 32, 1, 3, 4, 2},
@@ -237,18 +239,20 @@ TEST(WideProductsOrder, BitsDependOnNoNumberOfProcessors) {
   EXPECT_TRUE(same_bits(rows_of(1), rows_of(2)));
 }
 
-// Steps of few rows have another ring of weights than others: one behind the other, each in turns of even and of odd
-// number, bits are what they are of steps of one size, or near them.
+// Steps of few rows have another ring of weights than others, and those with exact wide tiles a third one: one behind
+// the other, each in turns of even and of odd number, bits are what they are of steps of one size, or near them.
 TEST(WideProductsOrder, RingsOfFewAndManyRowsFollowEachOther) {
   constexpr int32_t kTokens = 130;
   const DecoderModel model = llama_tokens(shape_of(DType::kBF16));
   const auto prompt = random_tokens(kTokens, 9, 300);
   for (const auto numerics : {cuda::Numerics::kExact, cuda::Numerics::kFast}) {
     const RunnerSetup setup = device_for(kTokens + 8, 1, 3, 0, numerics);
+    EXPECT_GT(wide_products(model, setup, 40).tiles, 0);
+    EXPECT_EQ(wide_products(model, setup, 12).tiles > 0, numerics == cuda::Numerics::kFast);
     const auto last_of = [&](const std::vector<int32_t>& chunks) {
       return Rows{run_chunks(*make_runner(model, setup), {.tokens = prompt}, chunks).back()};
     };
-    const Rows mixed = last_of({2, 40, 8, 1, 40, 30, 1, 8}), alone = last_of({kTokens});
+    const Rows mixed = last_of({2, 40, 12, 1, 40, 8, 12, 15}), alone = last_of({kTokens});
     if (numerics == cuda::Numerics::kExact) {
       EXPECT_TRUE(same_bits(mixed, alone));
     }

@@ -20,8 +20,8 @@ namespace ark::cuda {
 // Scratch: borders of pieces; rooms of x, of pieces of kLongestWide rows at most; sums that wait; in the end sums, of
 // each half [rows][64]. Gated: the first weight's behind the second's, as ProductOutput has them.
 inline constexpr bool kWideIsExact = kWideRows == kExactWideRows;
-inline constexpr int kLongestWide = kStageBytes / (64 * 2),
-                     kWideRooms = kWideIsExact ? kTiles.wide_levels : 3, kWideParts = kWideIsExact ? 2 : 1,
+inline constexpr int kLongestWide = kStageBytes / (64 * 2), kWideRooms = kWideIsExact ? kTiles.wide_rooms : 3,
+                     kWideParts = kWideIsExact ? 2 : 1,
                      kWideOctets = kWideRows > 0 ? kWideRows / kWideReaders / 8 : 2;
 // In a room 16-bit parts of a row's sixteen elements lie together, then their rests if they are multiplied.
 inline constexpr int kWidePitch = kLongestWide * kWideParts / 2 + 4;  // floats, as XRows has it
@@ -126,8 +126,8 @@ struct WidePieces {
   // Columns from group `first` on of as many groups as sums are kept of. For sixteen rows of the weight a warp waits,
   // while the other one of its quarter of the processor multiplies.
   ARK_DEVICE void multiply_piece(i32 piece, const u8* stage, i32 piece_rows, i32 count, int first) {
-    constexpr int kLoads =
-        kWideOctets * kWideParts / 2;  // of four matrices: two of an eight's, or of its part's
+    // Of four matrices: of two eights, or of both parts of one.
+    constexpr int kLoads = kWideOctets * kWideParts / 2;
     const u32 weights_from = weights_at(stage) ^ static_cast<u32>(first * 16 * sizeof(W));
     u32 x_from[kLoads];
     ARK_UNROLL
@@ -202,7 +202,7 @@ struct WidePieces {
   ARK_DEVICE void fold_beyond(i32 piece, int first) {
     ARK_ROLLED
     for (int level = 0;; ++level) {
-      const bool takes = (piece >> (kWideOwnLevels + level)) % 2 != ARK_BUG(wide_waits_for_right);
+      const bool takes = (piece >> (1 + level)) % 2 != ARK_BUG(wide_waits_for_right);
       if (!takes && piece + 1 == pieces) return;  // of the whole tile
       if (level < kWideSharedLevels) {
         float* const all = near_level(level);

@@ -165,11 +165,11 @@ Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
 // A piece's sums into the tree, those of half the columns at a time.
 Work ProductWork::fold_work(const StreamTile& tile, i32 piece) const {
   Work w = cycles(kOwnLevel);
-  for (int level = kWideOwnLevels;; ++level) {
+  for (int level = 1;; ++level) {
     const bool takes = (piece >> level) % 2 != 0;
     if ((piece >> (level - 1)) % 2 == 0 || (!takes && piece + 1 == tiles_.pieces)) return w;
     const double part = wide_octets(rows_of(tile)) * 8.0 * kWideReaders / kExactWideRows;
-    if (level < kWideOwnLevels + tables_.machine().tiles.wide_levels) {
+    if (level <= tables_.machine().tiles.wide_levels) {
       w.cycles += kNearLevel * part;
     } else {
       if (takes) w.loads += wide_parts_ * wide_octets(rows_of(tile));

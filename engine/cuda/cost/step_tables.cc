@@ -66,9 +66,11 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
     tokens += s.count;
     longest = std::max<int64_t>(longest, s.cached + s.count);
   }
-  stages_ = tokens <= kFewRows                 ? images[0]->few_stages(machine.stages)  // rows are no more
-            : tokens >= images[0]->wide_from() ? wide_stages(machine.stages, machine.tiles)
-                                               : machine.stages;
+  int32_t wide_from = INT32_MAX;
+  for (const auto& image : images) wide_from = std::min(wide_from, image->wide_from());
+  stages_ = tokens <= kFewRows    ? images[0]->few_stages(machine.stages)  // rows are no more
+            : tokens >= wide_from ? wide_stages(machine.stages, machine.tiles)
+                                  : machine.stages;
   tells_ = tokens <= kFewRows && rank.lamport != 0;
   if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
   read_needs();

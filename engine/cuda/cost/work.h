@@ -85,7 +85,7 @@ class ProductWork {
   int64_t x_bytes(const StreamTile& tile, i32 first) const;
   // Whether these copies begin as the batch before does, and wait for L2 as long as any.
   bool copies_one_ahead() const {
-    return !tiles_.wide || (wide_parts_ > 1 && tables_.machine().tiles.wide_levels == 2);
+    return !tiles_.wide || (wide_parts_ > 1 && tables_.machine().tiles.wide_rooms == 2);
   }
   Work after_pieces(const StreamTile& tile, i32 first) const;  // behind those of a batch
   // Behind the last pieces of a tile without groups; of one with, behind the last one of an output in a row, and where
