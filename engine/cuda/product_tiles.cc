@@ -78,7 +78,8 @@ double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
   const double from_memory = blocks == 1 ? 2 * kStageCost : 0, x = own * 64 * 2 * parts / kSharedRate;
   double products = own * parts * kWideMmaRowCost;
   if (is_exact)
-    products = std::max(products, kExactOperandsCost + products / 2) + kExactPieceCost + own * kExactRowCost;
+    products = std::max(products, (own > 8 * kWideReaders ? 1.0 : 0.5) * kExactOperandsCost + products / 2) +
+               kExactPieceCost + own * kExactRowCost;
   const double piece = kWidePieceCost + std::max({from_memory, kWideWeightsCost + x, products});
   const double join = how.is_taken_up ? kTakenUpCost : kWideJoinCost + own * kWideGroupRowCost * groups;
   const double shared = groups > 1 ? join : 0;

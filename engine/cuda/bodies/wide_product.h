@@ -39,11 +39,6 @@ ARK_DEVICE float* wide_sums(const Block& b, const Stream& s, int half, i32 rows)
   return wide_scratch(b) + (s.second != 0 ? 1 - half : half) * rows * 64;
 }
 
-// So many bytes behind dev::shared().
-ARK_DEVICE const Instance& instance_at(u32 instance) {
-  return *reinterpret_cast<const Instance*>(dev::shared() + instance);
-}
-
 // The sums of a tile. W: 16-bit numbers, in panels of 64 columns, whose pieces begin at multiples of 16 rows.
 template <class W>
 struct WidePieces {
@@ -74,6 +69,8 @@ struct WidePieces {
   ARK_DEVICE int half() const { return b.warp / kWideReaders; }
   // Of each warp; the last ones' rows may be copies of the last row.
   ARK_DEVICE i32 octets() const { return wide_octets(rows); }
+  // Exact, of one eight of rows a warp: sums of the second half of the columns are where those of a second eight are.
+  ARK_DEVICE bool is_alone() const { return kWideIsExact && rows <= 8 * kWideReaders; }
   ARK_DEVICE i32 first_row() const { return b.warp % kWideReaders * octets() * 8; }
   ARK_DEVICE i32 border(i32 piece) const {
     return reinterpret_cast<const i32*>(b.scratch)[first_piece + piece];
@@ -117,17 +114,20 @@ struct WidePieces {
     const W* const line = row_of<W>(room_of(piece), row) + (kWideIsExact ? matrix : matrix % 2) * 8;
     return static_cast<u32>(reinterpret_cast<const u8*>(line) - dev::shared());
   }
-  ARK_DEVICE static void load_weights(u32 (&to)[kGroupsAtOnce][4], u32 from, int step) {
+  template <int kGroups>
+  ARK_DEVICE static void load_weights(u32 (&to)[kGroups][4], u32 from, int step) {
     ARK_UNROLL
-    for (int g = 0; g < kGroupsAtOnce; ++g)
+    for (int g = 0; g < kGroups; ++g)
       dev::ldmatrix_x4_trans(to[g], dev::shared() + (from ^ g * 16 * sizeof(W)) + step * 64 * sizeof(W));
   }
 
-  // Columns from group `first` on of as many groups as sums are kept of. For sixteen rows of the weight a warp waits,
-  // while the other one of its quarter of the processor multiplies.
+  // Columns from group `first` on of as many groups as sums are kept of; kAlone: all columns of the warp's one eight of
+  // rows. For sixteen rows of the weight a warp waits, while the other one of its quarter of the processor multiplies.
+  template <bool kAlone>
   ARK_DEVICE void multiply_piece(i32 piece, const u8* stage, i32 piece_rows, i32 count, int first) {
+    constexpr int kOctets = kAlone ? 1 : kWideOctets, kGroups = kAlone ? kColumnGroups : kGroupsAtOnce;
     // Of four matrices: of two eights, or of both parts of one.
-    constexpr int kLoads = kWideOctets * kWideParts / 2;
+    constexpr int kLoads = kOctets * kWideParts / 2;
     const u32 weights_from = weights_at(stage) ^ static_cast<u32>(first * 16 * sizeof(W));
     u32 x_from[kLoads];
     ARK_UNROLL
@@ -135,7 +135,7 @@ struct WidePieces {
       x_from[n] = kWideIsExact ? x_at(piece, 0, count) + n * 8 * kWidePitch * 4 : x_at(piece, n * 2, count);
     ARK_ROLLED
     for (int step = 0; step < piece_rows; step += 16) {
-      u32 weights[kGroupsAtOnce][4], x[kLoads][4];
+      u32 weights[kGroups][4], x[kLoads][4];
       load_weights(weights, weights_from, step);
       ARK_UNROLL
       for (int n = 0; n < kLoads; ++n)
@@ -145,12 +145,13 @@ struct WidePieces {
       ARK_UNROLL
       for (int part = 0; part < kWideParts - ARK_BUG(wide_rests_left_out); ++part) {
         ARK_UNROLL
-        for (int o = 0; o < kWideOctets; ++o) {
+        for (int o = 0; o < kOctets; ++o) {
           if (o >= count) break;
           const int matrix = o * kWideParts + part;
           const u32 of_rows[2] = {x[matrix / 2][matrix % 2 * 2], x[matrix / 2][matrix % 2 * 2 + 1]};
           ARK_UNROLL
-          for (int g = 0; g < kGroupsAtOnce; ++g) dev::mma_m16n8k16<W>(sums[o][g].of, weights[g], of_rows);
+          for (int g = 0; g < kGroups; ++g)
+            dev::mma_m16n8k16<W>(sums[o + g / kGroupsAtOnce][g % kGroupsAtOnce].of, weights[g], of_rows);
         }
       }
     }
@@ -178,18 +179,16 @@ struct WidePieces {
   ARK_DEVICE void with_each(int first, const Use& use) {
     ARK_UNROLL
     for (int o = 0; o < kWideOctets; ++o) {
-      if (o >= octets()) break;
       ARK_UNROLL
       for (int g = 0; g < kGroupsAtOnce; ++g)
         use(sums[o][g], (o * kColumnGroups + first + g) * kConsumers * 4);
     }
   }
-  // Eight rows after the other: registers hold no more.
+  // Eight rows after the other, as far as registers hold no more.
   template <class Fetch>
   ARK_DEVICE void add_each(int first, const Fetch& fetch) {
     ARK_UNROLL
     for (int o = 0; o < kWideOctets; ++o) {
-      if (o >= octets()) break;
       dev::f32x4 left[kGroupsAtOnce];
       ARK_UNROLL
       for (int g = 0; g < kGroupsAtOnce; ++g)
@@ -270,13 +269,19 @@ struct WidePieces {
         const bool is_there = acquire_stage_without_calls(b, cursor);
         const i32 piece_rows =
             dev::uniform(is_there && first_row() < rows ? border(piece + 1) - border(piece) : 0);
+        const u8* const stage = stage_at(b, cursor);
         ARK_UNROLL
         for (int first = 0; first < kColumnGroups; first += kGroupsAtOnce) {
           if (kWideIsExact && !ARK_BUG(wide_sums_kept)) clear();
-          if (piece_rows > 0)
-            multiply_piece(piece, stage_at(b, cursor), piece_rows, dev::uniform(octets()), first);
-          if (first + kGroupsAtOnce == kColumnGroups) release_stage(b, cursor, kWideReaders);
+          if (piece_rows > 0 && first == 0 && is_alone()) {
+            if constexpr (kWideIsExact) multiply_piece<true>(piece, stage, piece_rows, 1, first);
+          } else if (piece_rows > 0) {
+            multiply_piece<false>(piece, stage, piece_rows, dev::uniform(octets()), first);
+          }
+          const bool is_last = is_alone() || first + kGroupsAtOnce == kColumnGroups;
+          if (is_last) release_stage(b, cursor, kWideReaders);
           if constexpr (kWideIsExact) fold(piece, first);
+          if (is_last) break;
         }
       }
       cursor.advance(halves, stages);
@@ -286,9 +291,10 @@ struct WidePieces {
     put_sums();
     consumers_sync();
   }
-  ARK_DEVICE const float (&sum_of(int octet, int group) const)[4] {
-    if constexpr (kWideIsExact) return waiting[octet][group].of;
-    return sums[octet][group % kGroupsAtOnce].of;
+  ARK_DEVICE dev::f32x4 sum_of(int octet, int group) const {
+    if constexpr (!kWideIsExact) return words_of(sums[octet][group % kGroupsAtOnce]);
+    const int other = octet == 0 ? group / kGroupsAtOnce : octet;
+    return is_alone() ? words_of(waiting[other][group % kGroupsAtOnce]) : words_of(waiting[octet][group]);
   }
   ARK_DEVICE void put_sums() const {
     if (half() >= halves) return;
@@ -300,8 +306,8 @@ struct WidePieces {
       float* const line = to + row * 64 + b.lane / 4;
       ARK_UNROLL
       for (int g = 0; g < kColumnGroups; ++g) {
-        const float(&own)[4] = sum_of(r / 2, g);
-        line[g * 16] = own[r % 2], line[g * 16 + 8] = own[r % 2 + 2];
+        const dev::f32x4 own = sum_of(r / 2, g);
+        line[g * 16] = r % 2 == 0 ? own.x : own.y, line[g * 16 + 8] = r % 2 == 0 ? own.z : own.w;
       }
     }
   }

@@ -116,10 +116,11 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
   const i32 rows = rows_of(tile), k = border(piece + 1) - border(piece);
   const i32 column_groups = s_.panel / 16;
   if (tiles_.wide) {  // a warp of each half in each quarter of the processor
-    // Operands of half the columns, then of the others, where both parts are multiplied.
+    // Operands of half the columns, then of the others, where both parts of two eights are multiplied.
+    const int32_t waits = wide_octets(rows) > 1 ? wide_parts_ : 1;
     const double products = wide_octets(rows) * column_groups * wide_parts_ * kMmaIssue;
-    return wide_parts_ * kFirstOperands +
-           up(k, 16) * std::max(products * halves_of(tile), wide_parts_ * kStepOperands + products);
+    return waits * kFirstOperands +
+           up(k, 16) * std::max(products * halves_of(tile), waits * kStepOperands + products);
   }
   if (is_fma_) {
     const i32 vector = takes_codes_ ? 8 : 16 / (s_.unit_bytes / s_.panel), lanes = s_.panel / vector;
@@ -172,7 +173,7 @@ Work ProductWork::fold_work(const StreamTile& tile, i32 piece) const {
     if (level <= tables_.machine().tiles.wide_levels) {
       w.cycles += kNearLevel * part;
     } else {
-      if (takes) w.loads += wide_parts_ * wide_octets(rows_of(tile));
+      if (takes) w.loads += wide_octets(rows_of(tile));
       w.shared += static_cast<int64_t>(kWideLevelFloats * 4 * part);
     }
   }
