@@ -46,8 +46,7 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
   }
   text +=
       "ARK_APART void use_tile(const LoopParameters& p, FinishedTile tile) {\n"
-      "  switch (reinterpret_cast<const Instance*>(dev::shared() + tile.instance)->product.tile_variant) "
-      "{\n" +
+      "  switch (instance_at(tile.instance).product.tile_variant) {\n" +
       uses +
       "  }\n"
       "}\n\n"

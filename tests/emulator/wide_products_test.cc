@@ -104,6 +104,12 @@ TokenGraphOptions shape_of(DType weight) {
   return o;
 }
 
+DecoderModel model_of(bool is_gpt2, TokenGraphOptions o) {
+  if (!is_gpt2) return llama_tokens(o);
+  o.head_dim = 32, o.kv_heads = o.heads;
+  return gpt2_tokens(o);
+}
+
 struct Case {
   const char* name;
   bool is_gpt2;
@@ -120,8 +126,7 @@ TEST_P(WideProducts, AreNearTheCpu) {
   const Case& c = GetParam();
   TokenGraphOptions o = shape_of(c.weight);
   o.head_dim = c.head_dim;
-  if (c.is_gpt2) o.head_dim = 32, o.kv_heads = o.heads;
-  const DecoderModel model = c.is_gpt2 ? gpt2_tokens(o) : llama_tokens(o);
+  const DecoderModel model = model_of(c.is_gpt2, o);
   RunnerSetup cpu = oracle_for(c.tokens + 8), gpu = device_for(c.tokens + 8, c.ranks, c.processors, c.groups);
   for (RunnerSetup* s : {&cpu, &gpu}) s->kv_dtype = c.kv;
   const Wide wide = wide_products(model, gpu, c.tokens);
@@ -134,7 +139,7 @@ TEST_P(WideProducts, AreNearTheCpu) {
   // CPUs that multiply bf16 round x as wide tiles do, which all products have where all rows are wanted. One layer:
   // where x lies near to the middle of two numbers each may take another, which further layers would make more of.
   o.layers = 1;
-  const DecoderModel short_model = c.is_gpt2 ? gpt2_tokens(o) : llama_tokens(o);
+  const DecoderModel short_model = model_of(c.is_gpt2, o);
   cpu.activations = Activations::kBF16;
   for (RunnerSetup* s : {&cpu, &gpu}) s->max_rows = c.tokens;
   const Rows expected = all_rows(*make_runner(short_model, cpu), prompt, c.tokens),
@@ -183,8 +188,7 @@ TEST_P(ExactWideProducts, HaveTheBitsOfStepsOfFewRows) {
   const ExactCase& c = GetParam();
   TokenGraphOptions o = shape_of(c.weight);
   o.head_dim = c.head_dim, o.intermediate = c.intermediate;
-  if (c.is_gpt2) o.head_dim = 32, o.kv_heads = o.heads;
-  const DecoderModel model = c.is_gpt2 ? gpt2_tokens(o) : llama_tokens(o);
+  const DecoderModel model = model_of(c.is_gpt2, o);
   RunnerSetup setup = device_for(c.tokens + 8, c.ranks, c.processors, c.groups, cuda::Numerics::kExact);
   setup.kv_dtype = c.kv, setup.max_rows = c.tokens;
   if (c.arch != 900)

@@ -248,7 +248,7 @@ struct AppendedTile {
 
   ARK_DEVICE AppendedTile(const LoopParameters& p, FinishedTile tile)
       : b(open_block(p, 0, 0)),
-        i(*reinterpret_cast<const Instance*>(dev::shared() + tile.instance)),
+        i(instance_at(tile.instance)),
         outputs(reinterpret_cast<float*>(b.scratch + kBorderBytes) + (kHasWideTiles ? tile.outputs : 0)),
         places(row_places(b.scratch)),
         panel_bits(log2_of(static_cast<u32>(i.stream.panel))),

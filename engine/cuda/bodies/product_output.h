@@ -69,7 +69,7 @@ ARK_DEVICE dev::f32x4 sum_of_groups(const Block& b, float* first, i64 apart, i32
 ARK_APART void prefetch_biases(const LoopParameters& p, u32 instance, i32 rows, i32 first, i32 last) {
   constexpr i32 kLine = 32;  // floats
   const Block b = open_block(p, 0, 0);
-  const Instance& i = *reinterpret_cast<const Instance*>(dev::shared() + instance);
+  const Instance& i = instance_at(instance);
   const Stream& s = i.stream;
   const i32 tile = first + b.lane / 2, line = b.lane % 2 * kLine;
   if (b.warp != 0 || tile >= last || line >= s.panel || rows > kRowBlock) return;
