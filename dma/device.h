@@ -28,6 +28,10 @@ static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8 && sizeof
 
 enum class Scope { cta, gpu, sys };
 
+// Of a thread, as give_registers and take_registers have it.
+template <int kCount>
+inline constexpr bool kIsRegisterCount = kCount % 8 == 0 && kCount >= 24 && kCount <= 256;
+
 // 16-bit floats as bits; arithmetic is done in f32.
 struct f16 {
   u16 bits;

@@ -13,9 +13,17 @@
 #define ARK_HAS_BULK 0
 #endif
 
+// Warps give registers to others (setmaxnreg): code for one architecture only.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM100_ALL) || \
+    defined(__CUDA_ARCH_FEAT_SM103_ALL)
+#define ARK_MOVES_REGISTERS 1
+#else
+#define ARK_MOVES_REGISTERS 0
+#endif
+
 namespace ark::dev {
 
-inline constexpr bool kHasBulk = ARK_HAS_BULK;
+inline constexpr bool kHasBulk = ARK_HAS_BULK, kMovesRegisters = ARK_MOVES_REGISTERS;
 
 // The call site of a primitive; nothing on a GPU.
 struct Site {
@@ -35,6 +43,24 @@ ARK_DEVICE int grid_blocks() { return gridDim.x; }
 // The block's dynamic shared memory, aligned to 1024 bytes. Not cleared at launch.
 ARK_DEVICE u8* shared() { return ark_shared_arena; }
 ARK_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+
+// From here on the warp's threads have kCount registers, fewer than before or more; without ARK_MOVES_REGISTERS they
+// keep what they have. All four warps of a warpgroup (warps 4n to 4n + 3) do this. Those that take more wait until
+// others of the block have given as many.
+template <int kCount>
+ARK_DEVICE void give_registers(Site = {}) {
+  static_assert(kIsRegisterCount<kCount>);
+#if ARK_MOVES_REGISTERS
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+template <int kCount>
+ARK_DEVICE void take_registers(Site = {}) {
+  static_assert(kIsRegisterCount<kCount>);
+#if ARK_MOVES_REGISTERS
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
 
 // ---- barriers of a block, and warps
 

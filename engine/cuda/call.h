@@ -105,6 +105,10 @@ ARK_DEVICE Block open_turn_block(const LoopParameters& p) {
   return open_block(p, p.first_step + (turn - p.first_turn) - 1, static_cast<u32>(turn));
 }
 
+// All consumer threads and the streaming warp of the block, of which further warps have ended.
+ARK_DEVICE void both_sides_sync(dev::Site site = dev::Site::here()) {
+  dev::bar_sync(2, kConsumers + 32, site);
+}
 // All consumer threads of the block.
 ARK_DEVICE void consumers_sync(dev::Site site = dev::Site::here()) { dev::bar_sync(1, kConsumers, site); }
 
@@ -156,8 +160,11 @@ struct WaitPoint {
   i32 phase = -1, trip = -1;
 };
 
+inline constexpr Side kStreamingSide = dev::kMovesRegisters ? Side::kStreaming : Side::kConsumers;
+
 // Ends the loop: the block's record, and the words that stop everybody. Of the threads of a block that give
 // up the first writes the record.
+template <Side kSide = Side::kConsumers>
 ARK_APART void give_up(const LoopParameters& p, LoopWait what, i32 phase, i32 trip, u64 step, u64 seen,
                        u64 needed, bool deadline) {
   const Block b = open_block(p, step, 0);
@@ -182,19 +189,20 @@ ARK_APART void give_up(const LoopParameters& p, LoopWait what, i32 phase, i32 tr
 }
 
 // What a wait that has lasted looks at from time to time. Returns when it first did; 0: the block gives up.
+template <Side kSide>
 ARK_APART u64 look_up(const LoopParameters& p, LoopWait what, i32 phase, i32 trip, u64 step, u64 seen,
                       u64 needed, u64 start) {
   const u64 now = dev::global_timer_ns();
   if (start == 0) start = now;
   const bool late = now - start > p.deadline_ns;
   if (!late && !is_stopped(open_block(p, step, 0))) return start;
-  give_up(p, what, phase, trip, step, seen, needed, late);
+  give_up<kSide>(p, what, phase, trip, step, seen, needed, late);
   return 0;
 }
 
 // The loop of every wait: calls done(seen), which says whether it is over, until it is. False: the block
 // gives up. `word` and `needed` are for reports.
-template <class Done>
+template <Side kSide = Side::kConsumers, class Done>
 ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 needed, Done done,
                            dev::Site site = dev::Site::here()) {
   u64 seen = 0, start = 0;
@@ -202,7 +210,7 @@ ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 need
   for (u32 tries = 1;; ++tries) {
     if (done(seen)) return true;
     if (tries % every == 0) {
-      start = look_up(b.p, point.what, point.phase, point.trip, b.step, seen, needed, start);
+      start = look_up<kSide>(b.p, point.what, point.phase, point.trip, b.step, seen, needed, start);
       if (start == 0) return false;
     }
     dev::pause(word, seen, needed, 0, site);
@@ -324,8 +332,9 @@ ARK_DEVICE Tiles run_of(Tiles own, i64 grid, int processor) {
   if (ARK_BUG(overlapping_tiles) && own.last < grid) return {own.first, own.last + 1};
   return own;
 }
+template <Side kSide = Side::kConsumers>
 ARK_DEVICE Share share_at(const Block& b, const Lineup& line, i32 base) {
-  const Share all = dealt(line, b.processor, base, b.p.processors);
+  const Share all = dealt<kSide>(line, b.processor, base, b.p.processors);
   return {run_of(all.tiles, line.grid, b.processor), all.raises};
 }
 

@@ -41,12 +41,18 @@ ARK_APART Division divide(i32 a, i32 b) {
 struct Tiles {
   i64 first, last;
 };
-// engine/program/program.h's tiles_of. Apart: divisions of 64 bits are much code.
+// Who calls a function. Where warps move registers the streaming warp has copies of its own of those that consumers
+// call, too: one that both called would take the registers that these have.
+enum class Side { kConsumers, kStreaming };
+
+// engine/program/program.h's tiles_of; processors are fewer than 2^11. Apart: divisions of 64 bits are much code. The
+// streaming warp makes none: products have fewer than 2^31 tiles.
+template <Side kSide>
 ARK_APART Tiles tiles_of(i64 grid, int processor, int processors) {
   const auto border = [&](int p) {
-    if (grid < 1 << 20)  // processors are fewer than 2^11
-      return static_cast<i64>(static_cast<u32>(grid) * static_cast<u32>(p) / static_cast<u32>(processors));
-    return grid * p / processors;
+    const u32 all = static_cast<u32>(grid), of = static_cast<u32>(processors), place = static_cast<u32>(p);
+    if (kSide == Side::kStreaming) return static_cast<i64>(all / of) * p + all % of * place / of;
+    return grid < 1 << 20 ? static_cast<i64>(all * place / of) : grid * p / processors;
   };
   return {border(processor), border(processor + 1)};
 }
@@ -76,6 +82,7 @@ struct Share {
   i32 raises;
 };
 // One tile each from processor `base` on; or ranges of them; or what ranges of the row have of the instance.
+template <Side kSide = Side::kConsumers>
 ARK_APART Share dealt(Lineup line, int processor, i32 base, int processors) {
   const int place = place_from(processor, base, processors);
   if (line.grid <= processors && line.all <= processors) {
@@ -84,8 +91,8 @@ ARK_APART Share dealt(Lineup line, int processor, i32 base, int processors) {
     return {{own < grid ? own : grid, next < grid ? next : grid},
             place == 0 ? 1 + processors - taking : place < taking};
   }
-  if (line.all == 0) return {tiles_of(line.grid, place, processors), 1};
-  const Tiles of_row = tiles_of(line.all, processor, processors);
+  if (line.all == 0) return {tiles_of<kSide>(line.grid, place, processors), 1};
+  const Tiles of_row = tiles_of<kSide>(line.all, processor, processors);
   const auto within = [&](i64 tile) {
     const i64 own = tile - line.before;
     return own < 0 ? 0 : own < line.grid ? own : line.grid;

@@ -15,7 +15,10 @@ namespace ark::cuda {
 
 inline constexpr int kConsumerWarps = 8;                // run the bodies
 inline constexpr int kConsumers = kConsumerWarps * 32;  // threads
-inline constexpr int kThreads = kConsumers + 32;        // and the warp that streams weights ahead
+// And the warp that streams weights ahead, with three that give their registers away, where they can be moved: those of
+// a thread at the launch (65,536 of an SM for all), of the consumers, and of the other warps.
+inline constexpr int kThreads = kConsumers + 4 * 32;
+inline constexpr int kLaunchRegisters = 168, kConsumerRegisters = 208, kStreamingRegisters = 88;
 inline constexpr int kMaxWaits = 16, kMaxMessages = 8, kMaxVals = 256;  // of an instance; of a program
 inline constexpr int kStageBytes = 8192;                                // of the weights' ring
 inline constexpr int kPieceRows = 128;  // rows of a weight, at most, that are added up as one: a stage's

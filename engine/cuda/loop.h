@@ -353,7 +353,7 @@ template <class Cases>
 ARK_DEVICE void consume(const LoopParameters& p) {
   for (;;) {
     const bool run = open_turn(p);
-    dev::sync();
+    both_sides_sync();
     if (!run) return;
     const bool is_done = run_instances<Cases>(p) && close_step(p);
     const Block b = open_block(p, 0, 0);
@@ -361,7 +361,7 @@ ARK_DEVICE void consume(const LoopParameters& p) {
     if (b.thread == 0) ++b.words->turn;
     if (!consumers_stopped(b, !is_done)) continue;
     if (b.thread == 0) b.words->leave[b.words->turn % 2] = 1;
-    dev::sync();
+    both_sides_sync();
     return;
   }
 }
@@ -375,14 +375,18 @@ ARK_DEVICE const LoopParameters& shared_parameters(const LoopParameters& p) {
   return copy;
 }
 
+static_assert(kConsumers * kConsumerRegisters + (kThreads - kConsumers) * kStreamingRegisters <=
+              kThreads * kLaunchRegisters);
 template <class Cases>
 ARK_DEVICE void run_loop(const LoopParameters& argument) {
   const LoopParameters& p = shared_parameters(argument);
   set_up(p);
-  if (dev::warp_id() == kConsumerWarps) {
-    produce(p);
-  } else {
+  if (dev::warp_id() < kConsumerWarps) {
+    dev::take_registers<kConsumerRegisters>();
     consume<Cases>(p);
+  } else {
+    dev::give_registers<kStreamingRegisters>();
+    if (dev::warp_id() == kConsumerWarps) produce(p);
   }
 }
 

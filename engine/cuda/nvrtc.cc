@@ -189,7 +189,9 @@ std::string arch_for(int major, int minor, const std::vector<int>& known) {
     if (is_embedded && arch != major * 10 + minor) continue;
     if (arch / 10 == major && arch % 10 <= minor) best = std::max(best, arch);
   }
-  return best == 0 ? "" : "sm_" + std::to_string(best) + (best == 90 ? "a" : "");
+  // Code for one architecture alone, where loops take what only that has (dma/device_cuda.h, ARK_MOVES_REGISTERS).
+  const bool is_alone = best == major * 10 + minor && (best == 90 || best == 100 || best == 103);
+  return best == 0 ? "" : "sm_" + std::to_string(best) + (is_alone ? "a" : "");
 }
 
 KernelFacts facts_of(const std::string& log, const std::string& entry) {

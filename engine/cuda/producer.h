@@ -33,8 +33,9 @@ struct Producer {
     bool free = true;
     if (b.lane == 0 && !ARK_BUG(refill_without_wait)) {
       // The parity before the first round counts as complete on a fresh barrier.
-      free = wait_until(b, {LoopWait::kWeights}, empty, cursor.parity ^ 1,
-                        [&](u64&) { return dev::mbarrier_try_wait(empty, cursor.parity ^ 1); });
+      free = wait_until<kStreamingSide>(b, {LoopWait::kWeights}, empty, cursor.parity ^ 1, [&](u64&) {
+        return dev::mbarrier_try_wait(empty, cursor.parity ^ 1);
+      });
     }
     if (dev::ballot(!free) != 0) return false;
     ++issued, ++copied;
@@ -99,7 +100,7 @@ struct Producer {
     for (i32 n = 0; n < b.rank->stream_count; ++n) {
       const Stream s = load_stream(b.rank->streams, n);
       const StreamTiles all(s, s.m >= 0 ? s.m : b.vals[~s.m]);
-      const Tiles tiles = share_at(b, all.lineup(s), s.base).tiles;
+      const Tiles tiles = share_at<kStreamingSide>(b, all.lineup(s), s.base).tiles;
       ARK_ROLLED
       for (i32 t = static_cast<i32>(tiles.first); t < static_cast<i32>(tiles.last); ++t) {
         const StreamTile tile(all, t);
@@ -159,7 +160,7 @@ ARK_APART void produce(const LoopParameters& p) {
   Producer producer{b, {}};
   bool gave_up = false;
   for (u64 turn = p.first_turn;; ++turn) {
-    dev::sync();
+    both_sides_sync();
     if (b.words->leave[turn % 2] != 0) break;
     producer.take_turn(turn);
     if (!gave_up) gave_up = !producer.run_step();

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/program/program.h"
+
 namespace ark::cuda {
 namespace {
 
@@ -15,6 +17,8 @@ void expect_whole(const Lineup& line, i32 base, int processors) {
   int raises = 0;
   for (int p = 0; p < processors; ++p) {
     const Share share = dealt(line, p, base, processors);
+    const Tiles streamed = dealt<Side::kStreaming>(line, p, base, processors).tiles;
+    ASSERT_TRUE(streamed.first == share.tiles.first && streamed.last == share.tiles.last);
     ASSERT_LE(0, share.tiles.first);
     ASSERT_LE(share.tiles.last, line.grid);
     for (i64 t = share.tiles.first; t < share.tiles.last; ++t) ++times[static_cast<std::size_t>(t)];
@@ -36,6 +40,21 @@ TEST(Dealing, EachTileIsDealtOnceAndCountersAreRaisedInFull) {
           const Lineup line(grid, before, before + grid + behind);
           ASSERT_NO_FATAL_FAILURE(expect_whole(line, 0, processors))
               << grid << " behind " << before << " of " << line.all << " on " << processors;
+        }
+      }
+    }
+  }
+}
+
+TEST(Dealing, OfManyTilesIsWhatProgramsSay) {
+  for (const int processors : {1, 7, 132, 2047}) {
+    for (const i64 grid : {(1 << 20) - 1, 1 << 20, 123456789, INT32_MAX}) {
+      for (const int p : {0, processors / 2, processors - 1}) {
+        const Range own = ark::tiles_of(grid, p, processors);
+        for (const Tiles& tiles :
+             {dealt(grid, p, 0, processors).tiles, dealt<Side::kStreaming>(grid, p, 0, processors).tiles}) {
+          EXPECT_EQ(tiles.first, own.begin);
+          EXPECT_EQ(tiles.last, own.end);
         }
       }
     }

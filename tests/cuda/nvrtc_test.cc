@@ -80,7 +80,9 @@ TEST(Nvrtc, CompilesForTheGpuOrTheNewestBeforeIt) {
   EXPECT_EQ(arch_for(8, 6, known), "sm_86");
   EXPECT_EQ(arch_for(8, 9, known), "sm_86");
   EXPECT_EQ(arch_for(9, 0, known), "sm_90a");
-  EXPECT_EQ(arch_for(10, 3, known), "sm_100");
+  EXPECT_EQ(arch_for(10, 0, known), "sm_100a");
+  EXPECT_EQ(arch_for(10, 3, known), "sm_100") << "sm_100a runs on 10.0 alone";
+  EXPECT_EQ(arch_for(10, 3, {100, 103}), "sm_103a");
   EXPECT_EQ(arch_for(12, 0, known), "");
   EXPECT_EQ(arch_for(12, 0, {}), "sm_120");
   EXPECT_EQ(arch_for(8, 9, {80, 86, 87}), "sm_86") << "87 is an embedded GPU";

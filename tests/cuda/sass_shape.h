@@ -43,6 +43,7 @@ struct SassShape {
   int products = 0;      // on tensor cores
   int bulk_copies = 0;   // by the copy engine
   int async_copies = 0;  // of single threads
+  int moves = 0;         // of registers to other warps
 };
 
 // "MatMul<ark::dev::f16, 64, (MatMulPath)2>" of a case's function, "divide" of another.
@@ -78,6 +79,7 @@ class ShapeCounter {
     shape_.products += is("HMMA");
     shape_.bulk_copies += is("UBLKCP");
     shape_.async_copies += is("LDGSTS");
+    shape_.moves += is("USETMAXREG");
     lines_.push_back({is("LD") || is("LDG"), is("ST") || is("STG") || is("STS")});
     const auto begin = is("BRA") ? operands.find(".L") : std::string_view::npos;
     if (begin == std::string_view::npos) return;
@@ -123,6 +125,10 @@ class SassText {
     if (type != std::string_view::npos && end != std::string_view::npos) {
       const auto begin = line.find_first_not_of(" \t", type + 5);
       function_ = &functions_[function_name(std::string(line.substr(begin, end - begin)))];
+    } else if (const auto size = line.find(",(.L"); line.find(".size") < size && size != line.npos) {
+      end_ = line.substr(size + 2, line.find(' ', size) - size - 2);
+    } else if (!end_.empty() && line.starts_with(end_ + ":")) {
+      function_ = &functions_["behind all"];
     } else if (function_ && line.starts_with(".L")) {
       function_->label(std::string(line.substr(0, line.find(':'))));
     } else if (function_) {
@@ -148,6 +154,7 @@ class SassText {
     function_->instruction(line.substr(at, after - at), line.substr(after));
   }
   std::map<std::string, ShapeCounter> functions_;
+  std::string end_;  // the label at which the last one ends; seldom run parts of others are behind it
   ShapeCounter* function_ = nullptr;
 };
 

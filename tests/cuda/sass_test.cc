@@ -98,10 +98,11 @@ std::size_t instruction_bytes(const std::vector<std::byte>& cubin) {
 }
 
 // What tensor cores are given in a matrix product's loops: all columns of the panel times the two parts of eight rows,
-// and of twice eight in a loop of its own. Of a wide tile: one part, of four times eight; or both of twice eight, half
-// the columns in a loop each, and of eight.
-int products_of(const std::string& model, const std::string& function) {
-  if (function == "wide_pieces") return (is_fast(model) ? 4 : 2 * 2 + 2) * (64 / 16);
+// and of twice eight in a loop of its own. Of a wide tile: one part, of four times eight; or both of twice eight, at
+// once or, where registers cannot be moved, half the columns in a loop each, and of eight.
+int products_of(const std::string& model, const std::string& arch, const std::string& function) {
+  if (function == "wide_pieces")
+    return (is_fast(model) ? 4 : arch.ends_with('a') ? 2 * 2 : 2 * 2 + 2) * (64 / 16);
   int panel = 0, path = 0, key = 0, value = 0;
   // Attention: scores of 32 elements of keys, in a loop, and values times weights, of 64 elements unrolled.
   if (function.starts_with("Attention<dev::") &&
@@ -141,7 +142,9 @@ class ShapeBudget {
       EXPECT_LE(shape.generic, most("generic")) << what << ": generic loads and stores";
       EXPECT_LE(shape.system, most("system")) << what << ": fences of the system";
       EXPECT_LE(shape.rolled, most("rolled")) << what << ": loops that wait for each load";
-      EXPECT_EQ(shape.products, products_of(model, function)) << what << ": products on tensor cores";
+      EXPECT_EQ(shape.products, products_of(model, arch, function)) << what << ": products on tensor cores";
+      // Where the compiler finds that a side needs more it leaves both as they are.
+      EXPECT_EQ(shape.moves, function == "ark_loop" && arch.ends_with('a') ? 2 : 0) << what << ": registers";
       const bool streams = function == "produce";
       EXPECT_EQ(shape.bulk_copies, streams && has_bulk ? 1 : 0) << what << ": bulk copies";
       if (streams) {
@@ -162,7 +165,7 @@ TEST_F(Sass, KeepsToTheBudget) {
   // Those that the project names are held for each model; of the others, which differ in stages and shared memory, one
   // is enough but for ARK_FULL=1.
   const auto is_named = [](const std::string& arch) {
-    return arch == "sm_80" || arch == "sm_90a" || arch == "sm_100";
+    return arch == "sm_80" || arch == "sm_90a" || arch == "sm_100a";
   };
   constexpr std::string_view kModelOfOthers = "llama-1b-bf16";
   const ShapeBudget shapes;
@@ -190,6 +193,9 @@ TEST_F(Sass, KeepsToTheBudget) {
       EXPECT_GT(facts.registers, 0) << "the compiler's log was not understood";
       EXPECT_GT(instruction_bytes(code.cubin), 0u) << "the cubin was not understood";
       EXPECT_LE(facts.registers, limit.at("registers").get<int>()) << name << " " << arch;
+      if (arch.ends_with('a')) {
+        EXPECT_EQ(facts.registers, kLaunchRegisters) << "fewer, and who takes some waits for ever";
+      }
       EXPECT_EQ(facts.spilled_bytes, 0) << name << " " << arch;
       EXPECT_LE(facts.stack_bytes, limit.at("stack").get<int>()) << name << " " << arch;
       const SharedLayout layout = shared_layout(limit.at("stages").get<int>(), tiles.scratch);

@@ -1,5 +1,7 @@
 // Barriers of a block, and the collectives of a warp that move registers.
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tests/emulator/collective.h"
 
@@ -148,6 +150,29 @@ void ark_emulator_sync_warp(Site at) {
   collective(
       "sync_warp", nullptr, at, detects ? sync_lanes : +[](Warp&) {});
   Core::current->refresh();
+}
+
+// A block has what its launch gave its warps, as many each; of 65,536 on an SM, in eights.
+void ark_emulator_move_registers(int count, Site at) {
+  Core& core = *Core::current;
+  core.note("registers", count);
+  collective(
+      "registers", nullptr, at, +[](Warp&) {});
+  Fiber& self = running();
+  if (self.ids.lane != 0) return;
+  Warp& warp = *self.warp;
+  Block& block = *warp.block;
+  const int threads = block.grid->request.threads;
+  if (warp.registers == 0) warp.registers = std::min(255, 65536 / threads) / 8 * 8;
+  const int more = (count - warp.registers) * warp.count;
+  while (block.free_registers < more) {
+    block.short_ones.push_back(&warp);
+    core.wait_for("registers", at);
+  }
+  block.free_registers -= more;
+  warp.registers = count;
+  core.made_progress();
+  for (Warp* other : std::exchange(block.short_ones, {})) core.make_ready(*other, 1);
 }
 
 void ark_emulator_barrier(int id, int threads, bool waits, Site at) {

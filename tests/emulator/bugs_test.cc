@@ -326,7 +326,7 @@ std::vector<Bug> device_bugs() {
   const OnDecoder wide = OnDecoder(run_wide, 1, Link::kDirect, 448, 1, DType::kF16).with_wide_tiles();
   // Whose sums wait in registers, in scratch and in memory.
   const OnDecoder wide_trees =
-      OnDecoder(run_wide, 1, Link::kDirect, 2048, 1, DType::kF16, [](TokenGraphOptions& o) {
+      OnDecoder(run_wide, 1, Link::kDirect, 2112, 1, DType::kF16, [](TokenGraphOptions& o) {
         o.hidden = 128;
       }).with_wide_tiles(cuda::Numerics::kExact);
   const OnDecoder grouped_rows(run_at_once, 2);

@@ -55,6 +55,7 @@ struct Warp {
   uint32_t arrived = 0;
   std::array<void*, 32> arguments{};
   Meeting meeting;
+  int registers = 0;  // of a thread; 0: as many as at the launch
 
   uint32_t full() const { return count == 32 ? ~0u : (1u << count) - 1; }
 };
@@ -122,6 +123,8 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<Fiber> fibers;
   std::array<BlockBarrier, 16> barriers;
+  int free_registers = 0;         // given, and not yet taken
+  std::vector<Warp*> short_ones;  // warps that wait for some
   std::byte* shared = nullptr;
   std::vector<AsyncCopy> bulk_loads;
   std::vector<Fiber*> arriving;  // threads whose copies arrive at an mbarrier

@@ -20,7 +20,7 @@
 
 namespace ark::dev {
 
-inline constexpr bool kHasBulk = ARK_HAS_BULK;
+inline constexpr bool kHasBulk = ARK_HAS_BULK, kMovesRegisters = ARK_EMULATED_ARCH >= 900;
 
 struct Site {
   emulator::Site place;
@@ -38,6 +38,17 @@ ARK_DEVICE int block_id() { return emulator::ark_emulator_ids()->block; }
 ARK_DEVICE int block_threads() { return emulator::ark_emulator_ids()->block_threads; }
 ARK_DEVICE int grid_blocks() { return emulator::ark_emulator_ids()->grid_blocks; }
 ARK_DEVICE u8* shared() { return emulator::ark_emulator_ids()->shared; }
+
+template <int kCount>
+ARK_DEVICE void give_registers(Site at = Site::here()) {
+  static_assert(kIsRegisterCount<kCount>);
+  if (kMovesRegisters) emulator::ark_emulator_move_registers(kCount, at.place);
+}
+template <int kCount>
+ARK_DEVICE void take_registers(Site at = Site::here()) {
+  static_assert(kIsRegisterCount<kCount>);
+  if (kMovesRegisters) emulator::ark_emulator_move_registers(kCount, at.place);
+}
 
 // ---- barriers of a block, and warps
 

@@ -152,6 +152,8 @@ std::vector<Case> cases() {
       {"bulk_of_written", bulk, 1, 64, 8, {Fault::kProxy}},
       {"bulk_of_fenced", bulk, 1, 64, 9, {}},
       {"bulk_store_unfenced", bulk, 1, 64, 10, {Fault::kProxy}},
+      {"registers", registers, 1, 384, 0, {}},
+      {"too_few_registers", registers, 1, 384, 1, {kDeadlock}},
       {"check_and_act", ordering, 1, 32, 0, {}},
       {"matrices", matrices, 1, 32, 1, {kFresh}},
   };

@@ -242,7 +242,7 @@ TEST_P(PtxOfPrimitives, DoesAsTheEmulator) {
 }
 INSTANTIATE_TEST_SUITE_P(, PtxOfPrimitives,
                          ::testing::Values(std::tuple{"compute_80", 800}, std::tuple{"compute_90a", 900},
-                                           std::tuple{"compute_100", 900}),
+                                           std::tuple{"compute_100a", 900}),
                          [](const auto& test) { return std::string(std::get<0>(test.param)); });
 
 // Wrong variants of device_cuda.h that compile.

@@ -218,8 +218,8 @@ INSTANTIATE_TEST_SUITE_P(
                       ExactCase{"RowsOfOneEightAWarp", false, DType::kBF16, 30, 1, 1, 1},
                       ExactCase{"RowsOfOneEightAWarpByGroups", false, DType::kF16, 32, 1, 3, 4, 2},
                       ExactCase{"RowsOfTwoEightsAWarp", false, DType::kF16, 47, 1, 1, 1},
-                      // More pieces than registers and scratch hold levels of: sums wait in memory.
                       ExactCase{"TreesOfFiveLevels", false, DType::kF16, 70, 1, 2, 1, 32, 2048},
+                      // More pieces than registers and scratch hold levels of: sums wait in memory.
                       ExactCase{"TreesOfSevenLevels", true, DType::kBF16, 70, 1, 1, 1, 128, 4160},
                       ExactCase{"TreesOfSevenLevelsOnSm80", true, DType::kBF16, 70, 1, 1, 1, 128, 4160, 32,
                                 DType::kF32, 800},

@@ -6,9 +6,10 @@
 // one barrier a piece says that its x is there, and that the room of the piece before is free.
 //
 // Exact tiles (kExactWideRows) multiply both parts, and add up pieces in the tree of bodies/matmul.h, so that a row has
-// the bits that it has in a step of few: sums that wait for their right neighbours are in registers, then in scratch,
-// then in memory, where each thread finds its own. Others (kRoundedWideRows, Numerics::kFast) leave the rests out, so
-// that x is rounded as the weights are, and go on with the sums of the piece before: other bits.
+// the bits that it has in a step of few: sums that wait for their right neighbours are in registers (of two
+// levels where consumers have taken others' registers, else of one), then in scratch, then in memory, where each thread
+// finds its own. Others (kRoundedWideRows, Numerics::kFast) leave the rests out, so that x is rounded as the weights
+// are, and go on with the sums of the piece before: other bits.
 #pragma once
 
 #include "engine/cuda/bodies/product_output.h"
@@ -43,8 +44,10 @@ ARK_DEVICE float* wide_sums(const Block& b, const Stream& s, int half, i32 rows)
 template <class W>
 struct WidePieces {
   static_assert(has_turned_rows(64, sizeof(W)));
-  // Registers hold a piece's sums of all columns, or of half of them at a time, beside those that wait.
-  static constexpr int kColumnGroups = 64 / 16, kGroupsAtOnce = kColumnGroups / kWideParts;
+  // Levels of the tree whose sums wait in registers; beside them those of a piece, of all columns or of half of them at
+  // a time.
+  static constexpr int kOwnLevels = kWideIsExact && dev::kMovesRegisters ? 2 : 1, kColumnGroups = 64 / 16,
+                       kGroupsAtOnce = kWideIsExact && kOwnLevels == 1 ? kColumnGroups / 2 : kColumnGroups;
   static_assert(kWideParts * kWideOctets % 2 == 0);  // two of both are loaded at once
 
   // What can be worked out again is: registers are few.
@@ -54,8 +57,7 @@ struct WidePieces {
   const i32 first_piece, pieces;  // of the weight's, and how many
   const i32 halves;
   Sum sums[kWideOctets][kGroupsAtOnce];
-  Sum waiting[kWideOctets]
-             [kWideIsExact ? kColumnGroups : 1];  // of the tree's lowest level; in the end the tile's
+  Sum waiting[kOwnLevels][kWideOctets][kWideIsExact ? kColumnGroups : 1];  // in the end [0]: the tile's
 
   ARK_DEVICE WidePieces(Block& block, u32 at_instance, const StreamTiles& tiles, const StreamTile& tile)
       : b(block),
@@ -69,8 +71,9 @@ struct WidePieces {
   ARK_DEVICE int half() const { return b.warp / kWideReaders; }
   // Of each warp; the last ones' rows may be copies of the last row.
   ARK_DEVICE i32 octets() const { return wide_octets(rows); }
-  // Exact, of one eight of rows a warp: sums of the second half of the columns are where those of a second eight are.
-  ARK_DEVICE bool is_alone() const { return kWideIsExact && rows <= 8 * kWideReaders; }
+  // Of one eight of rows a warp, where columns are taken by halves: sums of the second half are where those of a second
+  // eight are.
+  ARK_DEVICE bool is_alone() const { return kGroupsAtOnce < kColumnGroups && rows <= 8 * kWideReaders; }
   ARK_DEVICE i32 first_row() const { return b.warp % kWideReaders * octets() * 8; }
   ARK_DEVICE i32 border(i32 piece) const {
     return reinterpret_cast<const i32*>(b.scratch)[first_piece + piece];
@@ -174,15 +177,18 @@ struct WidePieces {
     sum = {{left.x + sum.of[0], left.y + sum.of[1], left.z + sum.of[2], left.w + sum.of[3]}};
   }
   ARK_DEVICE static dev::f32x4 words_of(const Sum& s) { return {s.of[0], s.of[1], s.of[2], s.of[3]}; }
-  // Of the columns from group `first` on.
+  // Eight rows, and of the columns at hand the sixteen: use(sum, octet, group).
   template <class Use>
-  ARK_DEVICE void with_each(int first, const Use& use) {
+  ARK_DEVICE void with_each(const Use& use) {
     ARK_UNROLL
     for (int o = 0; o < kWideOctets; ++o) {
       ARK_UNROLL
-      for (int g = 0; g < kGroupsAtOnce; ++g)
-        use(sums[o][g], (o * kColumnGroups + first + g) * kConsumers * 4);
+      for (int g = 0; g < kGroupsAtOnce; ++g) use(sums[o][g], o, g);
     }
+  }
+  // Columns from group `first` on are at hand.
+  ARK_DEVICE static int place_of(int octet, int group) {
+    return (octet * kColumnGroups + group) * kConsumers * 4;
   }
   // Eight rows after the other, as far as registers hold no more.
   template <class Fetch>
@@ -191,8 +197,7 @@ struct WidePieces {
     for (int o = 0; o < kWideOctets; ++o) {
       dev::f32x4 left[kGroupsAtOnce];
       ARK_UNROLL
-      for (int g = 0; g < kGroupsAtOnce; ++g)
-        left[g] = fetch((o * kColumnGroups + first + g) * kConsumers * 4);
+      for (int g = 0; g < kGroupsAtOnce; ++g) left[g] = fetch(place_of(o, first + g));
       ARK_UNROLL
       for (int g = 0; g < kGroupsAtOnce; ++g) add(sums[o][g], left[g]);
     }
@@ -201,15 +206,16 @@ struct WidePieces {
   ARK_DEVICE void fold_beyond(i32 piece, int first) {
     ARK_ROLLED
     for (int level = 0;; ++level) {
-      const bool takes = (piece >> (1 + level)) % 2 != ARK_BUG(wide_waits_for_right);
+      const bool takes = (piece >> (kOwnLevels + level)) % 2 != ARK_BUG(wide_waits_for_right);
       if (!takes && piece + 1 == pieces) return;  // of the whole tile
       if (level < kWideSharedLevels) {
         float* const all = near_level(level);
         if (takes) {
           add_each(first, [&](int place) { return *reinterpret_cast<const dev::f32x4*>(all + place); });
         } else {
-          with_each(first,
-                    [&](Sum& s, int place) { *reinterpret_cast<dev::f32x4*>(all + place) = words_of(s); });
+          with_each([&](Sum& s, int o, int g) {
+            *reinterpret_cast<dev::f32x4*>(all + place_of(o, first + g)) = words_of(s);
+          });
         }
       } else {
         float* const all = far_level(level);
@@ -218,39 +224,32 @@ struct WidePieces {
             return dev::ld_global(reinterpret_cast<const dev::f32x4*>(all + place));
           });
         } else {
-          with_each(first, [&](Sum& s, int place) {
-            dev::st_global(reinterpret_cast<dev::f32x4*>(all + place), words_of(s));
+          with_each([&](Sum& s, int o, int g) {
+            dev::st_global(reinterpret_cast<dev::f32x4*>(all + place_of(o, first + g)), words_of(s));
           });
         }
       }
       if (!takes) return;
     }
   }
-  // In the end registers hold what waits at level 0: the tile's.
+  template <int kLevel>
+  ARK_DEVICE void wait_at(int first) {
+    with_each([&](const Sum& s, int o, int g) { waiting[kLevel][o][first + g] = s; });
+  }
+  template <int kLevel = 0>
   ARK_DEVICE void fold(i32 piece, int first) {
-    const bool takes = piece % 2 != 0;
-    if (takes) {
-      ARK_UNROLL
-      for (int o = 0; o < kWideOctets; ++o) {
-        ARK_UNROLL
-        for (int g = 0; g < kGroupsAtOnce; ++g) add(sums[o][g], words_of(waiting[o][first + g]));
-      }
+    if constexpr (kLevel < kOwnLevels) {
+      if ((piece >> kLevel) % 2 == 0) return piece + 1 == pieces ? wait_at<0>(first) : wait_at<kLevel>(first);
+      with_each([&](Sum& s, int o, int g) { add(s, words_of(waiting[kLevel][o][first + g])); });
+      fold<kLevel + 1>(piece, first);
+    } else {
       fold_beyond(piece, first);
-    }
-    if (takes && piece + 1 != pieces) return;
-    ARK_UNROLL
-    for (int o = 0; o < kWideOctets; ++o) {
-      ARK_UNROLL
-      for (int g = 0; g < kGroupsAtOnce; ++g) waiting[o][first + g] = sums[o][g];
+      if (piece + 1 == pieces) wait_at<0>(first);
     }
   }
 
   ARK_DEVICE void clear() {
-    ARK_UNROLL
-    for (int o = 0; o < kWideOctets; ++o) {
-      ARK_UNROLL
-      for (int g = 0; g < kGroupsAtOnce; ++g) sums[o][g] = {};
-    }
+    with_each([](Sum& s, int, int) { s = {}; });
   }
 
   ARK_DEVICE void run() {
@@ -294,7 +293,8 @@ struct WidePieces {
   ARK_DEVICE dev::f32x4 sum_of(int octet, int group) const {
     if constexpr (!kWideIsExact) return words_of(sums[octet][group % kGroupsAtOnce]);
     const int other = octet == 0 ? group / kGroupsAtOnce : octet;
-    return is_alone() ? words_of(waiting[other][group % kGroupsAtOnce]) : words_of(waiting[octet][group]);
+    return is_alone() ? words_of(waiting[0][other][group % kGroupsAtOnce])
+                      : words_of(waiting[0][octet][group]);
   }
   ARK_DEVICE void put_sums() const {
     if (half() >= halves) return;

@@ -47,6 +47,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
                         t.machine().tiles.scratch);
   count_ = batches.count, copies_ahead_ = batches.ahead || tiles_.wide;
   wide_parts_ = s_.wide_rows == kExactWideRows ? 2 : 1;
+  own_levels_ = wide_parts_ == 2 && t.machine().tiles == kLargestTiles ? 2 : 1;  // such GPUs move registers
   for (i32 piece = 0; piece <= s_.pieces; ++piece) borders_.push_back(t.word(s_.borders + at(piece) * 4));
 }
 
@@ -116,8 +117,8 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
   const i32 rows = rows_of(tile), k = border(piece + 1) - border(piece);
   const i32 column_groups = s_.panel / 16;
   if (tiles_.wide) {  // a warp of each half in each quarter of the processor
-    // Operands of half the columns, then of the others, where both parts of two eights are multiplied.
-    const int32_t waits = wide_octets(rows) > 1 ? wide_parts_ : 1;
+    // Operands of half the columns, then of the others, where registers hold no more sums of two eights.
+    const int32_t waits = wide_octets(rows) > 1 && own_levels_ == 1 ? wide_parts_ : 1;
     const double products = wide_octets(rows) * column_groups * wide_parts_ * kMmaIssue;
     return waits * kFirstOperands +
            up(k, 16) * std::max(products * halves_of(tile), waits * kStepOperands + products);
@@ -163,19 +164,23 @@ Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
   return w;
 }
 
-// A piece's sums into the tree, those of half the columns at a time.
+// A piece's sums into the tree.
 Work ProductWork::fold_work(const StreamTile& tile, i32 piece) const {
-  Work w = cycles(kOwnLevel);
-  for (int level = 1;; ++level) {
+  Work w;
+  for (int level = 0;; ++level) {
     const bool takes = (piece >> level) % 2 != 0;
-    if ((piece >> (level - 1)) % 2 == 0 || (!takes && piece + 1 == tiles_.pieces)) return w;
     const double part = wide_octets(rows_of(tile)) * 8.0 * kWideReaders / kExactWideRows;
-    if (level <= tables_.machine().tiles.wide_levels) {
+    if (level < own_levels_) {
+      w.cycles += kOwnLevel;
+    } else if (!takes && piece + 1 == tiles_.pieces) {
+      return w;
+    } else if (level < own_levels_ + tables_.machine().tiles.wide_levels) {
       w.cycles += kNearLevel * part;
     } else {
-      if (takes) w.loads += wide_octets(rows_of(tile));
+      if (takes) w.loads += own_levels_ > 1 ? 1 : wide_octets(rows_of(tile));  // by half the columns
       w.shared += static_cast<int64_t>(kWideLevelFloats * 4 * part);
     }
+    if (!takes) return w;
   }
 }
 

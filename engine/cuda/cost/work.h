@@ -114,6 +114,7 @@ class ProductWork {
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   int32_t wide_parts_;  // of x, that wide tiles multiply
+  int32_t own_levels_;  // of their tree, that registers hold
   std::vector<i32> borders_;
 };
 

@@ -214,6 +214,8 @@ ARK_DEVICE void use_copies(Results& to, u8* arena, const EveryParameters& p) {
 }
 
 ARK_DEVICE void use_barriers(Results& to, u8* arena) {
+  give_registers<160>();
+  take_registers<200>();
   u32* const word = reinterpret_cast<u32*>(arena + 8176);
   if (thread_id() == 40) st_shared_relaxed(word, 5);
   if (warp_id() == 0) {

@@ -24,6 +24,7 @@ void ordering(const Words& p);
 void host_words(const Words& p);
 void matrices(const Words& p);
 void messages(const Words& p);
+void registers(const Words& p);
 }
 
 }  // namespace ark::test

@@ -23,6 +23,8 @@ const std::unordered_map<std::string, Effect>& effects() {
         {"bar.arrive", {&T::barrier, 0}},
         {"bar.red.or.pred", {&T::barrier_or}},
         {"bar.warp.sync", {&T::sync_warp}},
+        {"setmaxnreg.dec.sync.aligned.u32", {&T::move_registers}},
+        {"setmaxnreg.inc.sync.aligned.u32", {&T::move_registers}},
         {"shfl.sync.idx.b32", {&T::shuffle, static_cast<int>(Shuffle::kIndex)}},
         {"shfl.sync.bfly.b32", {&T::shuffle, static_cast<int>(Shuffle::kXor)}},
         {"shfl.sync.down.b32", {&T::shuffle, static_cast<int>(Shuffle::kDown)}},

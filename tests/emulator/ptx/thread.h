@@ -226,6 +226,10 @@ class Thread {
     set(i.operands[0].values[0], ark_emulator_ballot(number(i, 1) != 0, site(i)));
   }
 
+  void move_registers(const Instruction& i) {
+    ark_emulator_move_registers(static_cast<int>(number(i, 0)), site(i));
+  }
+
   // ---- matrix units and copies (copies.cc)
 
   void ldmatrix(const Instruction& i);
