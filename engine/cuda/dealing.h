@@ -132,6 +132,15 @@ ARK_DEVICE int wide_group_bits(const Stream& s, i32 tiles) {
 // Of a wide tile of so many rows: eights of them that each of a stage's readers takes.
 ARK_BOTH constexpr i32 wide_octets(i32 rows) { return (rows + 8 * kWideReaders - 1) / (8 * kWideReaders); }
 
+// Rows of x that a warp takes at once on tensor cores, at most.
+inline constexpr i32 kWarpRows = 16;
+
+// Rows of a tile that is not wide, at most, in a step of `m` rows: `all`, or of two blocks where steps of one would do.
+ARK_DEVICE i32 narrow_rows(const Stream& s, i32 m, i32 all = kRowBlock) {
+  if (s.some_blocks == 1 || m > all) return all;
+  return m > kWarpRows ? kWarpRows : kFewRows;
+}
+
 // How they lie in a step of `m` rows.
 struct StreamTiles {
   bool wide;
@@ -142,12 +151,12 @@ struct StreamTiles {
   i32 groups;  // 2^group_bits
   i32 pieces;  // of a tile
   i64 grid;
-  ARK_DEVICE StreamTiles(const Stream& s, i32 m, i32 narrow_rows = kRowBlock)
+  ARK_DEVICE StreamTiles(const Stream& s, i32 m, i32 all = kRowBlock)
       : wide(is_wide(s, m)),
         rows(m),
-        row_block(wide ? s.wide_rows : narrow_rows),
+        row_block(wide ? s.wide_rows : narrow_rows(s, m, all)),
         panels(wide && s.second == 0 ? (s.panels + 1) / 2 : s.panels),
-        blocks((m + row_block - 1) / row_block),
+        blocks((m + row_block - 1) >> log2_of(static_cast<u32>(row_block))),  // a power of two
         group_bits(wide            ? wide_group_bits(s, panels * blocks)
                    : m <= kFewRows ? int{s.few_bits}
                    : blocks == 1   ? s.some_bits
@@ -190,6 +199,7 @@ struct WideHalves {
 inline constexpr u32 kPlaceBytes = kLargeTiles.row_block * 16;  // of rows in pages: bodies/finished_tile.h
 // Of pieces, and of rows in pages; at the start of the scratch.
 inline constexpr u32 kBorderBytes = (kMaxPieces + 4) * 4 + kPlaceBytes;
+// In a step of so many rows, of which a tile may have fewer.
 ARK_BOTH constexpr bool is_apart(i32 rows) { return rows > kFewRows; }
 // Floats from row to row, which puts rows into different banks: of sums, of a batch's x, of a piece's x and sums.
 ARK_BOTH constexpr i32 sum_pitch(i32 panel) { return panel + 4; }
@@ -208,26 +218,25 @@ ARK_DEVICE i32 waiting_levels(i32 pieces, i32 count) {
       log2_of(static_cast<u32>(pieces)) - log2_of(static_cast<u32>(count < kNode ? count : kNode));
   return levels > 1 ? levels - 1 : 0;
 }
-inline constexpr i32 kWarpRows = 16;
 ARK_BOTH constexpr i32 warps_of_piece(i32 rows, bool is_mma) { return is_mma && rows > kWarpRows ? 2 : 1; }
 // Rows of x; whether tensor cores multiply them, and whether they can be copied while the batch before is in use, into
-// rooms of their own; whether the sums of a first product are kept.
+// rooms of their own; whether the sums of a first product are kept; is_apart() of the step.
 struct BatchOf {
   i32 rows, panel;
-  bool is_mma, copies, keeps;
+  bool is_mma, copies, keeps, is_apart;
 };
 struct Batches {
   i32 count;  // pieces
   bool ahead;
   ARK_DEVICE Batches(i32 pieces, i32 longest_piece, const BatchOf& of, u32 all_scratch) {
-    const u32 scratch = is_apart(of.rows) ? all_scratch : few_scratch(all_scratch);
+    const u32 scratch = of.is_apart ? all_scratch : few_scratch(all_scratch);
     const i32 room = static_cast<i32>(scratch - kBorderBytes) / 4 / of.rows - (1 + of.keeps) * of.panel;
     const i32 warps = warps_of_piece(of.rows, of.is_mma);
-    ahead = of.copies && is_apart(of.rows);
+    ahead = of.copies && of.is_apart;
     for (;; ahead = false) {
       for (count = pieces; count > 1; count /= 2) {
-        const i32 own = is_apart(of.rows) ? (ahead ? 2 : 1) * count * piece_pitch(longest_piece, of.panel)
-                                          : batch_pitch(count, longest_piece) + count * sum_pitch(of.panel);
+        const i32 own = of.is_apart ? (ahead ? 2 : 1) * count * piece_pitch(longest_piece, of.panel)
+                                    : batch_pitch(count, longest_piece) + count * sum_pitch(of.panel);
         if (own + waiting_levels(pieces, count) * of.panel <= room) break;
       }
       // Rather all warps at work than copies ahead.

@@ -246,7 +246,7 @@ void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up, int32_t wid
   if (shared == 0) return;
   s.partials = 0;
   if (!is_taken_up) {
-    const int64_t blocks = (how.rows + tiles_.row_block - 1) / tiles_.row_block;
+    const int64_t blocks = std::max<int64_t>((how.rows - 1) / tiles_.row_block + 1, s.some_blocks);
     s.arrivals = arrival_words_;
     arrival_words_ += static_cast<uint64_t>(s.panels * blocks);
   }

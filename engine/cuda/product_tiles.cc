@@ -53,7 +53,22 @@ int32_t choose_groups(const Stream& s, const Cutting& how, int64_t rows, int32_t
   return best;
 }
 
+// Of two blocks of rows to a panel, in steps of one otherwise: one of them finds weights in L2 that the other one
+// brings.
+double halved_cost(const Stream& s, const Cutting& how, int64_t rows) {
+  const auto turns = static_cast<double>(up(how.panels * 2 << s.most_bits, how.processors));
+  const double stage = kStageCost / 2 + kFewStageRowCost * static_cast<double>(rows) / 2;
+  return turns * (kTileCost + how.weights * s.pieces / (1 << s.most_bits) * stage);
+}
+// Whether these cost less than groups of tiles that share outputs.
+bool takes_two_blocks(const Stream& s, const Cutting& how) {
+  const int64_t rows = std::min<int64_t>(how.rows, how.tiles.row_block);
+  return how.groups == 0 && !how.is_taken_up && s.most_bits < s.some_bits &&
+         halved_cost(s, how, rows) < tiles_cost(s, how, rows, 1, 1 << s.some_bits);
+}
+
 double narrow_cost(const Stream& s, const Cutting& how, int64_t rows) {
+  if (s.some_blocks > 1 && rows <= how.tiles.row_block) return halved_cost(s, how, rows);
   const int64_t blocks = up(rows, how.tiles.row_block);
   const int groups = 1 << (blocks == 1 ? s.some_bits : s.most_bits);
   const auto own = static_cast<double>(std::min<int64_t>(rows, how.tiles.row_block));
@@ -91,7 +106,7 @@ double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
 // Wide from as many rows on as save the most time, in parts of what narrow tiles take, over all numbers of rows. Up to
 // kWarpRows rows narrow tiles wait for memory alone, whose ring exact ones make shorter.
 void choose_wide(Stream& s, const Cutting& how) {
-  s.wide_rows = static_cast<i16>(how.wide_rows);
+  s.wide_rows = static_cast<u8>(how.wide_rows);
   s.wide_bits = bits_of(std::min({how.groups > 0 ? how.groups : kNode, s.pieces, kNode}));
   s.wide_tiles = how.groups > 0 ? INT32_MAX : static_cast<i32>(how.processors * s.panels / how.panels);
   constexpr int64_t kStep = kWarpRows;
@@ -119,6 +134,7 @@ bool cut(Stream& s, Cutting how) {
   s.few_bits = bits_for(kFewRows);
   s.some_bits = bits_for(how.tiles.row_block);
   s.most_bits = how.groups > 0 ? s.some_bits : bits_of(least);
+  s.some_blocks = takes_two_blocks(s, how) ? 2 : 1;
   if (how.rows > kFewRows && how.wide_rows > 0) choose_wide(s, how);
   return how.is_taken_up;
 }
@@ -129,7 +145,7 @@ int64_t shared_rows(const Stream& s, const Cutting& how) {
     if (groups > 1) most = std::max(most, rows * groups);
   };
   count(std::min<int64_t>(how.rows, kFewRows), 1 << s.few_bits);
-  count(std::min<int64_t>(how.rows, how.tiles.row_block), 1 << s.some_bits);
+  if (s.some_blocks == 1) count(std::min<int64_t>(how.rows, how.tiles.row_block), 1 << s.some_bits);
   count(how.rows, 1 << s.most_bits);
   for (int64_t block = 1; s.wide_from != 0 && block <= up(how.rows, s.wide_rows); ++block) {
     const int64_t rows = std::min<int64_t>(how.rows, block * s.wide_rows);

@@ -35,6 +35,7 @@ struct Loop {
   int32_t tokens = 11;  // of the prompt: many of them take wide tiles
   int64_t hidden = 64, intermediate = 384;
   int arch = 900;
+  int32_t processors = 3;  // of a rank
 
   int32_t most_tokens() const { return std::max(32, tokens); }
 };
@@ -184,7 +185,7 @@ class CostOfLoop : public ::testing::TestWithParam<Loop> {};
 TEST_P(CostOfLoop, IsWhatTheCodeDoes) {
   if (!cuda::open_nvrtc()) GTEST_SKIP() << "no NVRTC";
   if (GetParam().ranks > 1 && !std::getenv("ARK_FULL")) GTEST_SKIP() << "ARK_FULL=1 runs it";
-  const int32_t processors = GetParam().ranks == 1 ? 3 : 2;
+  const int32_t processors = GetParam().ranks == 1 ? GetParam().processors : 2;
   const Differences differences(GetParam(), drive(GetParam(), processors, 3), processors);
   EXPECT_GT(differences.compared, 3 * 15 * processors);
   for (const Differences::Difference& difference : differences.all) ADD_FAILURE() << difference.text;
@@ -204,6 +205,9 @@ INSTANTIATE_TEST_SUITE_P(
              cuda::Numerics::kExact, 150, 128, 448, 800},
         Loop{"gpt2_bf16_exact_wide_groups", true, DType::kBF16, 0, 2, 1, DType::kF16, 16,
              cuda::Numerics::kExact, 70},
+        // Products of ten tokens have two blocks of rows.
+        Loop{"llama_f16_row_blocks", false, DType::kF16, 0, 0, 1, DType::kF16, 16, cuda::Numerics::kExact, 11,
+             1024, 448, 900, 8},
         Loop{"gpt2_f16_wide_groups", true, DType::kF16, 0, 2, 1, DType::kF16, 16, cuda::Numerics::kFast, 70},
         Loop{"llama_bf16_two_ranks", false, DType::kBF16, 0, 0, 2}),
     [](const auto& test) { return std::string(test.param.name); });

@@ -42,24 +42,6 @@ RunnerSetup device_for(int32_t tokens, int ranks, int processors, int groups,
   return setup;
 }
 
-// Logits of all tokens, so many of them a step.
-Rows all_rows(StepRunner& runner, const std::vector<int32_t>& prompt, int32_t chunk) {
-  Sequence s{.slot = 0, .tokens = prompt};
-  const auto all = static_cast<int32_t>(prompt.size());
-  int32_t next_page = 0;
-  Rows logits;
-  for (int32_t first = 0; first < all; first += chunk) {
-    StepDescriptor step;
-    const int32_t count = std::min(chunk, all - first);
-    add_chunk(step, s, count, runner.limits().page_size, next_page, false, 0);
-    for (int32_t t = 0; t < count; ++t)
-      step.rows.push_back({.token = t, .slot = 0, .flags = kWantLogits, .sampling = {.temperature = 0}});
-    runner.post(step);
-    for (auto& row : wait_for(runner).rows) logits.push_back(std::move(row.logits));
-  }
-  return logits;
-}
-
 // The largest of a row's, in parts of the largest logit, or of 1.
 float difference(const std::vector<float>& expected, const std::vector<float>& got) {
   float scale = 1, most = 0;

@@ -145,6 +145,25 @@ inline std::vector<std::vector<float>> run_greedy(StepRunner& runner, const std:
   return logits;
 }
 
+// Logits of all tokens, so many of them a step.
+inline std::vector<std::vector<float>> all_rows(StepRunner& runner, const std::vector<int32_t>& prompt,
+                                                int32_t chunk) {
+  Sequence s{.slot = 0, .tokens = prompt};
+  const auto all = static_cast<int32_t>(prompt.size());
+  int32_t next_page = 0;
+  std::vector<std::vector<float>> logits;
+  for (int32_t first = 0; first < all; first += chunk) {
+    StepDescriptor step;
+    const int32_t count = std::min(chunk, all - first);
+    add_chunk(step, s, count, runner.limits().page_size, next_page, false, 0);
+    for (int32_t t = 0; t < count; ++t)
+      step.rows.push_back({.token = t, .slot = 0, .flags = kWantLogits, .sampling = {.temperature = 0}});
+    runner.post(step);
+    for (auto& row : wait_for(runner).rows) logits.push_back(std::move(row.logits));
+  }
+  return logits;
+}
+
 inline bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t i = 0; i < a.size(); ++i) {

@@ -241,23 +241,23 @@ struct AppendedTile {
   const Block b;
   const Instance& i;
   float* const outputs;
-  const RowPlace* const places;
+  const RowPlace* places;
   const i32 panel_bits, dim;
   i32 row0, rows, column, columns;  // that are there
-  bool is_one_of_blocks;            // of rows: only the first one's places were looked up before the wait
+  bool is_behind;                   // only the step's first rows' places were looked up before the wait
 
   ARK_DEVICE AppendedTile(const LoopParameters& p, FinishedTile tile)
       : b(open_block(p, 0, 0)),
         i(instance_at(tile.instance)),
         outputs(reinterpret_cast<float*>(b.scratch + kBorderBytes) + (kHasWideTiles ? tile.outputs : 0)),
-        places(row_places(b.scratch)),
         panel_bits(log2_of(static_cast<u32>(i.stream.panel))),
         dim(i.product.dim) {
     const StreamTiles tiles(i.stream, tile.rows);
     const StreamTile own(tiles, tile.number);
-    is_one_of_blocks = tiles.blocks > 1 || tiles.wide;
+    is_behind = tile.rows > kRowBlock || tiles.wide;
     row0 = own.block * tiles.row_block + (kHasWideTiles ? tile.first_row : 0),
-    rows = dev::min(kRowBlock, tile.rows - row0);
+    rows = dev::min(dev::min(kRowBlock, tiles.row_block), tile.rows - row0);
+    places = row_places(b.scratch) + (is_behind ? 0 : row0);
     column = (tiles.wide ? WideHalves(i.stream, own).panel_of(tile.half) : own.panel) << panel_bits;
     columns = dev::min(i.stream.panel, i.stream.n - column);
   }
@@ -371,7 +371,7 @@ struct AppendedTile {
 
   ARK_DEVICE static void run(const LoopParameters& p, FinishedTile t) {
     const AppendedTile own(p, t);
-    if (own.is_one_of_blocks) look_up_places(p, own.row0, own.rows);
+    if (own.is_behind) look_up_places(p, own.row0, own.rows);
     if (!ARK_BUG(appended_without_barrier)) consumers_sync();
     if constexpr (Store::kHasScales) {
       if (own.is_appended()) return own.append_scaled();

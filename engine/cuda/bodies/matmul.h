@@ -116,7 +116,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   ARK_DEVICE explicit MatMul(const Call& c)
       : Output(c),
         batches(tiles.pieces, s.longest_piece,
-                {most_rows(), kPanel, !is_fma(), kPath == kParts, keeps_first()}, kScratchBytes) {
+                {most_rows(), kPanel, !is_fma(), kPath == kParts, keeps_first(), is_apart()}, kScratchBytes) {
     x_start = waiting() + waiting_levels(tiles.pieces, count()) * most_rows() * kPanel;
     ahead_floats = batches.ahead ? count() * piece_floats() : 0;
   }
@@ -137,7 +137,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   ARK_DEVICE float* piece_sums() const { return is_apart() ? x_start : x_start + most_rows() * x_pitch(); }
   ARK_DEVICE i32 sums_pitch() const { return is_apart() ? x_pitch() : kPitch; }
   ARK_DEVICE i32 piece_floats() const { return most_rows() * sums_pitch(); }
-  ARK_DEVICE i32 most_rows() const { return dev::min(kRowBlock, tiles.rows); }
+  ARK_DEVICE i32 most_rows() const { return dev::min(narrow_rows(s, tiles.rows), tiles.rows); }
   // Sums of the first weight wait in scratch, or, where many rows leave no room there, where the output will be.
   ARK_DEVICE bool keeps_first() const { return kPath != kFma && is_gated(); }
   ARK_DEVICE static constexpr bool is_fma() { return kPath == kFma; }
@@ -285,8 +285,9 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   }
 
   ARK_DEVICE void run_tile(const StreamTile& tile) {
-    row0 = tile.block * kRowBlock;
-    rows = dev::min(kRowBlock, tiles.rows - row0);
+    const i32 most = narrow_rows(s, tiles.rows);
+    row0 = tile.block * most;
+    rows = dev::min(most, tiles.rows - row0);
     ARK_ROLLED
     for (int weight = 0; weight < weights(); ++weight) {
       if (weight > 0)

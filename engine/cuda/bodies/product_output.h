@@ -73,8 +73,11 @@ ARK_APART void prefetch_biases(const LoopParameters& p, u32 instance, i32 rows, 
   const Stream& s = i.stream;
   const i32 tile = first + b.lane / 2, line = b.lane % 2 * kLine;
   if (b.warp != 0 || tile >= last || line >= s.panel || rows > kRowBlock) return;
-  // As StreamTile has it where there is one block of rows; of wide tiles it is of others, which does no harm.
-  const i32 column = (tile >> (rows <= kFewRows ? s.few_bits : s.some_bits)) * s.panel + line;
+  // As StreamTile has it in steps of no more than kRowBlock rows; of wide tiles it is of others, which does no harm.
+  const i32 panel = rows <= kFewRows     ? tile >> s.few_bits
+                    : s.some_blocks == 1 ? tile >> s.some_bits
+                                         : tile >> (s.most_bits + 1);
+  const i32 column = panel * s.panel + line;
   if (column >= s.n) return;
   const u32 bits = static_cast<u32>(i.product.epilogue);
   if ((bits & kEpilogueBias) != 0) dev::prefetch(at<const float>(i.product.bias) + column);

@@ -42,8 +42,8 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
   takes_codes_ = s_.unit_rows > 1;
   copies_x_ = type.ends_with("kParts>");
   const Batches batches(tiles_.pieces, s_.longest_piece,
-                        {std::min(t.machine().tiles.row_block, tiles_.rows), s_.panel, !is_fma_, copies_x_,
-                         s_.second != 0 && !keeps_in_output_},
+                        {std::min(tiles_.row_block, tiles_.rows), s_.panel, !is_fma_, copies_x_,
+                         s_.second != 0 && !keeps_in_output_, is_apart_},
                         t.machine().tiles.scratch);
   count_ = batches.count, copies_ahead_ = batches.ahead || tiles_.wide;
   wide_parts_ = s_.wide_rows == kExactWideRows ? 2 : 1;
@@ -198,14 +198,14 @@ Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
   const i32 rounds = turns(fours_of(tile));
   const bool has_bias = (bits_ & (weights() > 1 ? kTerms : u32{kEpilogueBias})) != 0;
   // Of steps of few rows they were asked for before the wait.
-  const bool is_far = has_bias && (tiles_.wide || tiles_.blocks > 1);
+  const bool is_far = has_bias && is_behind();
   Work w = (bits_ & kTerms) != 0 ? loads(is_far ? 0 : rounds, is_far ? rounds : 0) : Work{};
   if (keeps_in_output_) w += loads(rounds);
   // Those of four elements at once take half as long again as one's.
   w.cycles = rounds * 1.5 * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
   if (!uses_tiles()) return w;
   const i32 rows = rows_of(tile), at_once = tables_.machine().tiles.row_block;
-  const bool looks_up = tiles_.blocks > 1 || tiles_.wide;
+  const bool looks_up = is_behind();
   for (i32 first = 0; first < rows; first += at_once) {
     w += use_work(tile, std::min(at_once, rows - first), panel);
     if (tiles_.wide) w += barriers(1);
@@ -234,7 +234,7 @@ Work ProductWork::use_work(const StreamTile& tile, i32 rows, i32 panel) const {
     if (!rotates) w.loads = 0;
     w.cycles += turns(packs) * 4 * kCall;
   }
-  w.cold = tile.block == 0;  // a processor's next tiles find the code
+  w.cold = tile.block == 0 || !is_behind();  // a processor's next tiles find the code
   return w += barriers(1);
 }
 

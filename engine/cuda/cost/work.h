@@ -99,6 +99,8 @@ class ProductWork {
 
  private:
   int32_t weights() const;
+  // Whether what a product looks up before its wait is of other tiles.
+  bool is_behind() const { return tiles_.wide || tiles_.rows > tables_.machine().tiles.row_block; }
   bool uses_tiles() const { return i_.product.tile_use != 0; }
   Work use_work(const StreamTile& tile, i32 rows, i32 panel) const;  // rotates or appends them
   Work panel_work(const StreamTile& tile, i32 panel) const;          // what a panel's sums come to

@@ -1,0 +1,90 @@
+// Products whose rows are in two blocks in steps of more than eight and no more than 32 (Stream::some_blocks): each row
+// has the bits that it has in a step of few rows.
+#include <gtest/gtest.h>
+
+#include "engine/cuda/cost/step_tables.h"
+#include "engine/cuda/dealing.h"
+#include "engine/program/opcodes.h"
+#include "tests/conformance/cuda/test_gpu.h"
+#include "tests/emulator/emulated_gpu.h"
+#include "tests/engine/driving.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+constexpr int32_t kTokens = 40;
+
+struct BlocksCase {
+  const char* name;
+  bool is_gpt2;
+  DType weight;
+  std::vector<int32_t> chunks;  // tokens of a step
+  DType kv = DType::kF32;
+  int64_t head_dim = 32;
+};
+
+DecoderModel model_of(const BlocksCase& c) {
+  TokenGraphOptions o{.layers = 1, .hidden = 1024, .heads = 4, .kv_heads = 2, .head_dim = c.head_dim};
+  o.intermediate = 448, o.max_positions = 128, o.vocabulary = 300;
+  o.weight = c.weight;
+  if (!c.is_gpt2) return llama_tokens(o);
+  o.kv_heads = o.heads;
+  return gpt2_tokens(o);
+}
+
+RunnerSetup setup_of(const BlocksCase& c) {
+  RunnerSetup setup;
+  setup.max_tokens = kTokens, setup.max_length = kTokens + 8, setup.page_size = 16;
+  setup.max_rows = kTokens, setup.kv_dtype = c.kv;
+  setup.options.step_deadline = std::chrono::seconds(120);
+  setup.options.gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(),
+                                                              emulator::EmulatedGpuOptions{.processors = 12});
+  setup.options.device.processors = 12;
+  return setup;
+}
+
+// Products of a step of so many rows that have two blocks of them, none of which shares outputs.
+int halved_products(const DecoderModel& model, const RunnerSetup& setup, int32_t rows) {
+  const Compiled compiled = compile(model, setup);
+  const std::vector<RankSetup> ranks = {{&compiled.programs[0], &compiled.bindings[0], nullptr, nullptr}};
+  const auto machine = cuda::cost::machine_of(setup.options.device.processors,
+                                              setup.options.gpu->info().shared_per_block, 1 << 20, 1);
+  const cuda::cost::StepTables tables(ranks, ragged_options(model, setup), machine, cuda::Numerics::kExact, 0,
+                                      {{{rows, 0}}});
+  int count = 0;
+  for (const cuda::Instance& i : tables.instances()) {
+    const Program& p = tables.program();
+    if (!is_product(p.variants[p.phases[i.phase].variant].code)) continue;
+    const cuda::StreamTiles tiles(i.stream, tables.size(i.stream.m));
+    count += !tiles.wide && tiles.rows <= 32 && tiles.blocks == 2 && tiles.groups == 1;
+  }
+  return count;
+}
+
+class RowBlocks : public ::testing::TestWithParam<BlocksCase> {};
+
+TEST_P(RowBlocks, HaveTheBitsOfStepsOfFewRows) {
+  const BlocksCase& c = GetParam();
+  const DecoderModel model = model_of(c);
+  const RunnerSetup setup = setup_of(c);
+  EXPECT_EQ(halved_products(model, setup, cuda::kFewRows), 0);
+  const auto prompt = random_tokens(kTokens, 11, 300);
+  const auto logits_of = [&](int32_t chunk) { return all_rows(*make_runner(model, setup), prompt, chunk); };
+  const auto few = logits_of(cuda::kFewRows);
+  for (const int32_t chunk : c.chunks) {
+    EXPECT_GT(halved_products(model, setup, chunk), 0) << chunk << " rows: this would show nothing";
+    EXPECT_TRUE(same_bits(few, logits_of(chunk))) << chunk << " rows";
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    All, RowBlocks,
+    ::testing::Values(BlocksCase{"LlamaInF16", false, DType::kF16, {9, 12, 16}, DType::kF16},
+                      BlocksCase{"Gpt2InBf16", true, DType::kBF16, {11, 16}},
+                      BlocksCase{"LlamaInF32", false, DType::kF32, {10, 17, 20, 32}},
+                      BlocksCase{"KeysWithScales", false, DType::kF16, {12}, DType::kI8},
+                      BlocksCase{"HeadsThatAreAppendedApart", false, DType::kF16, {12}, DType::kF32, 24}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace ark::test
