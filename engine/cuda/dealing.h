@@ -135,7 +135,8 @@ ARK_BOTH constexpr i32 wide_octets(i32 rows) { return (rows + 8 * kWideReaders -
 // Rows of x that a warp takes at once on tensor cores, at most.
 inline constexpr i32 kWarpRows = 16;
 
-// Rows of a tile that is not wide, at most, in a step of `m` rows: `all`, or of two blocks where steps of one would do.
+// Rows of a tile that is not wide, at most, in a step of `m` rows: `all`; or fewer, of two blocks where one would hold
+// the step (Stream::some_blocks).
 ARK_DEVICE i32 narrow_rows(const Stream& s, i32 m, i32 all = kRowBlock) {
   if (s.some_blocks == 1 || m > all) return all;
   return m > kWarpRows ? kWarpRows : kFewRows;

@@ -181,7 +181,7 @@ struct alignas(16) Stream {
   u8 few_bits, some_bits, most_bits, wide_bits;
   i16 base;  // the Instance's, where it is dealt alone: StreamTiles::lineup()
   u8 wide_rows;
-  u8 some_blocks;  // of rows, 1 or 2, in steps of more than kFewRows and no more than the loop's row_block
+  u8 some_blocks;       // of rows, 1 or 2, in steps of more than kFewRows that one block would hold
   u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
   i32 panels;
   u64 second;                 // kGatedMatMul: the other weight, of the same sizes; else 0

@@ -53,14 +53,14 @@ int32_t choose_groups(const Stream& s, const Cutting& how, int64_t rows, int32_t
   return best;
 }
 
-// Of two blocks of rows to a panel, in steps of one otherwise: one of them finds weights in L2 that the other one
-// brings.
+// Of two blocks of rows to a panel, in a step that one block would hold: one of them finds weights in L2 that the other
+// one brings.
 double halved_cost(const Stream& s, const Cutting& how, int64_t rows) {
   const auto turns = static_cast<double>(up(how.panels * 2 << s.most_bits, how.processors));
   const double stage = kStageCost / 2 + kFewStageRowCost * static_cast<double>(rows) / 2;
   return turns * (kTileCost + how.weights * s.pieces / (1 << s.most_bits) * stage);
 }
-// Whether these cost less than groups of tiles that share outputs.
+// Whether these cost less than one block whose tiles share outputs.
 bool takes_two_blocks(const Stream& s, const Cutting& how) {
   const int64_t rows = std::min<int64_t>(how.rows, how.tiles.row_block);
   return how.groups == 0 && !how.is_taken_up && s.most_bits < s.some_bits &&
