@@ -164,12 +164,13 @@ Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
   return w;
 }
 
-// A piece's sums into the tree.
+// A piece's sums into the tree: of all rows that a tile may have, where all columns are taken at once.
 Work ProductWork::fold_work(const StreamTile& tile, i32 piece) const {
   Work w;
   for (int level = 0;; ++level) {
     const bool takes = (piece >> level) % 2 != 0;
-    const double part = wide_octets(rows_of(tile)) * 8.0 * kWideReaders / kExactWideRows;
+    const double rows = wide_octets(rows_of(tile)) * 8.0 * kWideReaders,
+                 part = own_levels_ > 1 ? 1 : rows / kExactWideRows;
     if (level < own_levels_) {
       w.cycles += kOwnLevel;
     } else if (!takes && piece + 1 == tiles_.pieces) {
