@@ -42,7 +42,7 @@ struct Tiles {
   i64 first, last;
 };
 // Who calls a function. Where warps move registers the streaming warp has copies of its own of those that consumers
-// call, too: one that both called would take the registers that these have.
+// call, too, but small leaves: one that both called would take the registers that consumers have.
 enum class Side { kConsumers, kStreaming };
 
 // engine/program/program.h's tiles_of; processors are fewer than 2^11. Apart: divisions of 64 bits are much code. The

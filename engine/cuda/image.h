@@ -15,9 +15,9 @@ namespace ark::cuda {
 
 inline constexpr int kConsumerWarps = 8;                // run the bodies
 inline constexpr int kConsumers = kConsumerWarps * 32;  // threads
-// And the warp that streams weights ahead, with three that give their registers away, where they can be moved: those of
-// a thread at the launch (65,536 of an SM for all), of the consumers, and of the other warps.
+// And the warp that streams weights ahead, with three that only give registers away.
 inline constexpr int kThreads = kConsumers + 4 * 32;
+// Of a thread: at the launch (an SM has 65,536), and, where they can be moved, of consumers and of other warps.
 inline constexpr int kLaunchRegisters = 168, kConsumerRegisters = 208, kStreamingRegisters = 88;
 inline constexpr int kMaxWaits = 16, kMaxMessages = 8, kMaxVals = 256;  // of an instance; of a program
 inline constexpr int kStageBytes = 8192;                                // of the weights' ring
