@@ -40,7 +40,7 @@ inline constexpr int kNode = 8;        // of them, whose sums are read at once
 // sums wait for each other.
 inline constexpr int kExactWideRows = 64, kRoundedWideRows = 128;
 inline constexpr int kWideReaders = 4;  // warps that read a stage: each takes a quarter of the rows
-// Of an exact one's tree: the lowest level's sums wait in registers, those of the next ones in scratch
+// Of an exact one's tree: sums of the lowest level or two wait in registers, of the next ones in scratch
 // (TileShape::wide_levels), then in memory (RankTables::waiting), so many floats each.
 inline constexpr int kWideLevelFloats = kExactWideRows * 2 * 64;
 

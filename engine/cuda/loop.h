@@ -2,8 +2,8 @@
 //
 // Block 0 is the leader: it alone looks at the mailbox, copies a posted step into device memory and opens the
 // turn. Each rank's processor 0 then applies what the step says about pages and tokens, and opens the rank.
-// All blocks run all instances of their rank in program order: wait, tiles, signal. The last warp of a block
-// runs ahead through the matrix products of the step and fills the ring of weights.
+// All blocks run all instances of their rank in program order: wait, tiles, signal. The warp behind
+// those of the consumers runs ahead through the matrix products of the step and fills the ring of weights.
 #pragma once
 
 #include "engine/cuda/lamport.h"

@@ -1,5 +1,5 @@
-// The last warp of a block: it runs ahead through the matrix products of a step, over borders of tiles and phases, and
-// fills the ring of weights. It waits for free stages only. While there are none it asks for what comes next to be
+// The streaming warp of a block: it runs ahead through the matrix products of a step, over borders of tiles and phases,
+// and fills the ring of weights. It waits for free stages only. While there are none it asks for what comes next to be
 // brought from memory into L2; and at a step's end for the first pieces of the next one, which are most often the same.
 #pragma once
 

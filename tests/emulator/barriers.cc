@@ -153,9 +153,9 @@ void ark_emulator_sync_warp(Site at) {
 }
 
 // A block has what its launch gave its warps, as many each; of 65,536 on an SM, in eights.
-void ark_emulator_move_registers(int count, Site at) {
+void ark_emulator_move_registers(int count, bool takes, Site at) {
   Core& core = *Core::current;
-  core.note("registers", count);
+  core.note("registers", count, takes);
   collective(
       "registers", nullptr, at, +[](Warp&) {});
   Fiber& self = running();
@@ -165,6 +165,11 @@ void ark_emulator_move_registers(int count, Site at) {
   const int threads = block.grid->request.threads;
   if (warp.registers == 0) warp.registers = std::min(255, 65536 / threads) / 8 * 8;
   const int more = (count - warp.registers) * warp.count;
+  if (takes ? more < 0 : more > 0)
+    core.fail(Fault::kBarrier,
+              std::to_string(count) + " registers instead of " + std::to_string(warp.registers) +
+                  (takes ? " are fewer" : " are more"),
+              at);
   while (block.free_registers < more) {
     block.short_ones.push_back(&warp);
     core.wait_for("registers", at);

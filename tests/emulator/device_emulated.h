@@ -42,12 +42,12 @@ ARK_DEVICE u8* shared() { return emulator::ark_emulator_ids()->shared; }
 template <int kCount>
 ARK_DEVICE void give_registers(Site at = Site::here()) {
   static_assert(kIsRegisterCount<kCount>);
-  if (kMovesRegisters) emulator::ark_emulator_move_registers(kCount, at.place);
+  if (kMovesRegisters) emulator::ark_emulator_move_registers(kCount, false, at.place);
 }
 template <int kCount>
 ARK_DEVICE void take_registers(Site at = Site::here()) {
   static_assert(kIsRegisterCount<kCount>);
-  if (kMovesRegisters) emulator::ark_emulator_move_registers(kCount, at.place);
+  if (kMovesRegisters) emulator::ark_emulator_move_registers(kCount, true, at.place);
 }
 
 // ---- barriers of a block, and warps

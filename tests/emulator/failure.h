@@ -18,11 +18,11 @@ enum class Fault {
   kInFlight,       // a read or write of bytes that an asynchronous copy has yet to deliver
   kProxy,          // a bulk copy of bytes that threads wrote, without fence_proxy_async between
   kDivergence,     // lanes of a warp in different collectives
-  kBarrier,        // a barrier with different thread counts, or more arrivals than it expects
-  kMbarrier,       // used before init, too many arrivals, in flight at exit
-  kCopy,           // an asynchronous copy that nobody waits for
-  kTrap,           // the kernel ended itself
-  kPtx,            // a register that nothing has written, an address of another space (ptx/)
+  kBarrier,   // a barrier with different thread counts, or more arrivals than it expects; registers misnamed
+  kMbarrier,  // used before init, too many arrivals, in flight at exit
+  kCopy,      // an asynchronous copy that nobody waits for
+  kTrap,      // the kernel ended itself
+  kPtx,       // a register that nothing has written, an address of another space (ptx/)
 };
 
 const char* name_of(Fault fault);

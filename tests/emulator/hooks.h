@@ -57,7 +57,8 @@ const ThreadIds* ark_emulator_ids() __attribute__((const));
 void ark_emulator_barrier(int id, int threads, bool waits, Site at);    // threads -1: all of the block
 bool ark_emulator_barrier_or(int id, int threads, bool vote, Site at);  // any of the votes
 void ark_emulator_sync_warp(Site at);
-void ark_emulator_move_registers(int count, Site at);  // those that a thread of the warp has from here on
+// Those that a thread of the warp has from here on: `takes`, no fewer than before, or no more.
+void ark_emulator_move_registers(int count, bool takes, Site at);
 void ark_emulator_shuffle(void* value, int bytes, Shuffle kind, int argument, Site at);
 unsigned ark_emulator_ballot(bool vote, Site at);
 void ark_emulator_mma(const MmaOperands* operands, Site at);

@@ -282,6 +282,7 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"to_f16_rounds_to_zero", "cvt.rn.f16.f32", "cvt.rz.f16.f32"},
         Planted{"bf16_for_f16", "cvt.rn.f16x2.f32", "cvt.rn.bf16x2.f32"},
         Planted{"bar_sync_operands_swapped", R"("bar.sync %0, %1;")", R"("bar.sync %1, %0;")"},
+        Planted{"registers_taken_given", "setmaxnreg.inc", "setmaxnreg.dec"},
         Planted{"bar_arrive_waits", "bar.arrive", "bar.sync"},
         Planted{"vote_negated", "setp.ne.u32 p, %3, 0", "setp.eq.u32 p, %3, 0"},
         Planted{"vote_ignored", "selp.u32 %0, 1, 0, q", "selp.u32 %0, 0, 0, q"},

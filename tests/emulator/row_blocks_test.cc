@@ -2,12 +2,10 @@
 // has the bits that it has in a step of few rows.
 #include <gtest/gtest.h>
 
-#include "engine/cuda/cost/step_tables.h"
-#include "engine/cuda/dealing.h"
-#include "engine/program/opcodes.h"
-#include "tests/conformance/cuda/test_gpu.h"
+#include <algorithm>
+
 #include "tests/emulator/emulated_gpu.h"
-#include "tests/engine/driving.h"
+#include "tests/emulator/product_tiles.h"
 #include "tests/engine/token_graphs.h"
 
 namespace ark::test {
@@ -44,22 +42,12 @@ RunnerSetup setup_of(const BlocksCase& c) {
   return setup;
 }
 
-// Products of a step of so many rows that have two blocks of them, none of which shares outputs.
+// Products of a step of so many rows, of no more than 32, that have two blocks of them, none of which shares outputs.
 int halved_products(const DecoderModel& model, const RunnerSetup& setup, int32_t rows) {
-  const Compiled compiled = compile(model, setup);
-  const std::vector<RankSetup> ranks = {{&compiled.programs[0], &compiled.bindings[0], nullptr, nullptr}};
-  const auto machine = cuda::cost::machine_of(setup.options.device.processors,
-                                              setup.options.gpu->info().shared_per_block, 1 << 20, 1);
-  const cuda::cost::StepTables tables(ranks, ragged_options(model, setup), machine, cuda::Numerics::kExact, 0,
-                                      {{{rows, 0}}});
-  int count = 0;
-  for (const cuda::Instance& i : tables.instances()) {
-    const Program& p = tables.program();
-    if (!is_product(p.variants[p.phases[i.phase].variant].code)) continue;
-    const cuda::StreamTiles tiles(i.stream, tables.size(i.stream.m));
-    count += !tiles.wide && tiles.rows <= 32 && tiles.blocks == 2 && tiles.groups == 1;
-  }
-  return count;
+  const auto all = product_tiles(model, setup, rows);
+  return static_cast<int>(std::ranges::count_if(all, [](const cuda::StreamTiles& tiles) {
+    return !tiles.wide && tiles.blocks == 2 && tiles.groups == 1;
+  }));
 }
 
 class RowBlocks : public ::testing::TestWithParam<BlocksCase> {};

@@ -2,12 +2,9 @@
 // (Numerics::kFast) against the CPU's lockstep executor, and what they must not change.
 #include <gtest/gtest.h>
 
-#include "engine/cuda/cost/step_tables.h"
-#include "engine/cuda/dealing.h"
-#include "engine/program/opcodes.h"
 #include "tests/conformance/cuda/test_gpu.h"
 #include "tests/emulator/emulated_gpu.h"
-#include "tests/engine/driving.h"
+#include "tests/emulator/product_tiles.h"
 #include "tests/engine/near_rows.h"
 #include "tests/engine/token_graphs.h"
 
@@ -58,20 +55,8 @@ struct Wide {
   int32_t pieces = 0;         // of a wide tile, at most
 };
 Wide wide_products(const DecoderModel& model, const RunnerSetup& setup, int32_t rows) {
-  const Compiled compiled = compile(model, setup);
-  std::vector<RankSetup> ranks;
-  for (std::size_t r = 0; r < compiled.programs.size(); ++r)
-    ranks.push_back({&compiled.programs[r], &compiled.bindings[r], nullptr, nullptr});
-  const cuda::DeviceOptions& device = setup.options.device;
-  const auto machine = cuda::cost::machine_of(
-      device.processors * setup.ranks, setup.options.gpu->info().shared_per_block, 1 << 20, setup.ranks);
-  const cuda::cost::StepTables tables(ranks, ragged_options(model, setup), machine, device.numerics,
-                                      device.groups, {{{rows, 0}}});
   Wide all;
-  for (const cuda::Instance& i : tables.instances()) {
-    const Program& p = tables.program();
-    if (!is_product(p.variants[p.phases[i.phase].variant].code)) continue;
-    const cuda::StreamTiles tiles(i.stream, tables.size(i.stream.m));
+  for (const cuda::StreamTiles& tiles : product_tiles(model, setup, rows)) {
     all.tiles += tiles.wide;
     all.shared += tiles.wide && tiles.groups > 1;
     if (tiles.wide) all.pieces = std::max(all.pieces, tiles.pieces);

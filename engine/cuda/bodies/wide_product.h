@@ -177,7 +177,7 @@ struct WidePieces {
     sum = {{left.x + sum.of[0], left.y + sum.of[1], left.z + sum.of[2], left.w + sum.of[3]}};
   }
   ARK_DEVICE static dev::f32x4 words_of(const Sum& s) { return {s.of[0], s.of[1], s.of[2], s.of[3]}; }
-  // Eight rows, and of the columns at hand the sixteen: use(sum, octet, group).
+  // use(sum, octet, group) of all sums in registers: of eight rows, and sixteen of the columns at hand.
   template <class Use>
   ARK_DEVICE void with_each(const Use& use) {
     ARK_UNROLL

@@ -178,7 +178,8 @@ Work ProductWork::fold_work(const StreamTile& tile, i32 piece) const {
     } else if (level < own_levels_ + tables_.machine().tiles.wide_levels) {
       w.cycles += kNearLevel * part;
     } else {
-      if (takes) w.loads += own_levels_ > 1 ? 1 : wide_octets(rows_of(tile));  // by half the columns
+      // Of one eight of rows at once, of two by half the columns.
+      if (takes) w.loads += own_levels_ > 1 ? 1 : wide_octets(rows_of(tile));
       w.shared += static_cast<int64_t>(kWideLevelFloats * 4 * part);
     }
     if (!takes) return w;

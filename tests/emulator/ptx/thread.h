@@ -227,7 +227,7 @@ class Thread {
   }
 
   void move_registers(const Instruction& i) {
-    ark_emulator_move_registers(static_cast<int>(number(i, 0)), site(i));
+    ark_emulator_move_registers(static_cast<int>(number(i, 0)), i.argument != 0, site(i));
   }
 
   // ---- matrix units and copies (copies.cc)

@@ -1,0 +1,34 @@
+// How a device lays out the matrix products of a step, for tests that drive one.
+#pragma once
+
+#include <vector>
+
+#include "engine/cuda/cost/step_tables.h"
+#include "engine/cuda/dealing.h"
+#include "engine/program/opcodes.h"
+#include "tests/engine/driving.h"
+
+namespace ark::test {
+
+// Of all products of rank 0, in a step of so many tokens of one sequence.
+inline std::vector<cuda::StreamTiles> product_tiles(const DecoderModel& model, const RunnerSetup& setup,
+                                                    int32_t rows) {
+  const Compiled compiled = compile(model, setup);
+  std::vector<RankSetup> ranks;
+  for (std::size_t r = 0; r < compiled.programs.size(); ++r)
+    ranks.push_back({&compiled.programs[r], &compiled.bindings[r], nullptr, nullptr});
+  const cuda::DeviceOptions& device = setup.options.device;
+  const auto machine = cuda::cost::machine_of(
+      device.processors * setup.ranks, setup.options.gpu->info().shared_per_block, 1 << 20, setup.ranks);
+  const cuda::cost::StepTables tables(ranks, ragged_options(model, setup), machine, device.numerics,
+                                      device.groups, {{{rows, 0}}});
+  std::vector<cuda::StreamTiles> all;
+  for (const cuda::Instance& i : tables.instances()) {
+    const Program& p = tables.program();
+    if (is_product(p.variants[p.phases[i.phase].variant].code))
+      all.emplace_back(i.stream, tables.size(i.stream.m));
+  }
+  return all;
+}
+
+}  // namespace ark::test
