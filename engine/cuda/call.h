@@ -326,6 +326,14 @@ struct Call {
   ARK_DEVICE u64 slot(const Message& m) const { return m.slots + number(m) % m.slot_count * m.slot_bytes; }
 };
 
+// An instance by how many bytes behind dev::shared() it lies: one register, not two.
+ARK_DEVICE u32 instance_offset(const Call& call) {
+  return static_cast<u32>(reinterpret_cast<const u8*>(&call.i) - dev::shared());
+}
+ARK_DEVICE const Instance& instance_at(u32 offset) {
+  return *reinterpret_cast<const Instance*>(dev::shared() + offset);
+}
+
 // Tiles of `own` that are run: all of them.
 ARK_DEVICE Tiles run_of(Tiles own, i64 grid, int processor) {
   if (ARK_BUG(off_by_one_tile) && processor > 0 && own.first < own.last) return {own.first, own.last - 1};

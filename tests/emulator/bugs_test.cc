@@ -330,8 +330,11 @@ std::vector<Bug> device_bugs() {
         o.hidden = 128;
       }).with_wide_tiles(cuda::Numerics::kExact);
   const OnDecoder grouped_rows(run_at_once, 2);
-  // Its keys and values are, too: tiles of more than sixteen rows.
-  const OnDecoder attended = OnDecoder(run_at_once, 0, Link::kDirect, 64, 1).with_kv(DType::kF16);
+  // Its keys and values are, too: tiles of 66 rows, which are taken by 32, in two strips of sixteen, and the last two.
+  const OnDecoder attended =
+      OnDecoder(run_at_once, 0, Link::kDirect, 64, 1, DType::kF32, [](TokenGraphOptions& o) {
+        o.heads = 12;
+      }).with_kv(DType::kF16);
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
   // Whose warps' first keys lie in few pages.
@@ -425,6 +428,9 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(keys_without_sync_warp, attended),
       ARK_DEVICE_BUG(targets_in_use, attended),
       ARK_DEVICE_BUG(turned_values, attended),
+      ARK_DEVICE_BUG(queries_of_first_strip, attended),
+      ARK_DEVICE_BUG(maxima_of_others, attended),
+      ARK_DEVICE_BUG(maximum_in_use, attended),
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),

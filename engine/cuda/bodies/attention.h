@@ -24,11 +24,29 @@ struct AttentionWay<true, E, kKey, kValue, X> {
 
 // Functions of their own: their registers are not beside those of the loop around them.
 template <class Way>
-ARK_APART void join_splits(const LoopParameters& p, const Instance& i, i32* vals, i32 rows) {
-  Block b = open_block(p, 0, 0);
-  b.vals = vals;
-  const Call call{b, i, nullptr};
-  Way(call).join(rows);
+ARK_APART void join_splits(const LoopParameters& p, u32 instance) {
+  Block b = open_turn_block(p);
+  const Call call{b, instance_at(instance), nullptr};
+  const Way way(call);
+  way.join(way.task().rows);
+}
+
+ARK_DEVICE AttentionTile attention_tile(const Call& call, i32 tile) {
+  const i32 items = divide(call.size(call.i.grid), call.size(call.i.attention.kv_heads)).quotient;
+  return {tile, items, call_splits(call.b)};
+}
+
+// Tile `tile`, number `n` of the block's. Whether it is one of several splits.
+template <class Way>
+ARK_APART bool attend(const LoopParameters& p, u32 instance, i32 tile, int n) {
+  Block b = open_turn_block(p);
+  const Call call{b, instance_at(instance), nullptr};
+  const Way way(call);
+  if (!way.open(attention_tile(call, tile), n)) return false;
+  ARK_ROLLED
+  for (i32 row0 = 0; row0 < way.task().rows; row0 += Way::kRows)
+    way.run_rows(row0, dev::min(Way::kRows, way.task().rows - row0));
+  return way.task().split_count > 1;
 }
 
 template <class E, int kKey, int kValue, class X>
@@ -39,27 +57,19 @@ struct Attention : Quiet {
   ARK_DEVICE static i64 grid(const Call& call) {
     return static_cast<i64>(call.size(call.i.grid)) * call_splits(call.b);
   }
-  ARK_DEVICE static AttentionTile tile_of(const Call& call, i32 tile) {
-    const i32 items = divide(call.size(call.i.grid), call.size(call.i.attention.kv_heads)).quotient;
-    return {tile, items, call_splits(call.b)};
-  }
   ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
     const i64 own = tiles.first + call.b.warp;
     if (call.b.warp < kTilesAhead && own < tiles.last)
-      open_ahead<E, kKey, kValue>(call.b.p, call.i, call.b.vals, tile_of(call, static_cast<i32>(own)),
+      open_ahead<E, kKey, kValue>(call.b.p, call.i, call.b.vals, attention_tile(call, static_cast<i32>(own)),
                                   call.b.warp);
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    Way body(call);
-    body.start();
-    const i32 end = static_cast<i32>(tiles.last);
+    Way(call).start();
+    const u32 instance = instance_offset(call);
+    const i32 first = static_cast<i32>(tiles.first), last = static_cast<i32>(tiles.last);
     ARK_ROLLED
-    for (i32 t = static_cast<i32>(tiles.first); t < end; ++t) {
-      if (!body.open(tile_of(call, t), t - static_cast<i32>(tiles.first))) continue;
-      ARK_ROLLED
-      for (i32 row0 = 0; row0 < body.task().rows; row0 += Way::kRows)
-        body.run_rows(row0, dev::min(Way::kRows, body.task().rows - row0));
-      if (body.task().split_count > 1) join_splits<Way>(call.b.p, call.i, call.b.vals, body.task().rows);
+    for (i32 t = first; t < last; ++t) {
+      if (attend<Way>(call.b.p, instance, t, t - first)) join_splits<Way>(call.b.p, instance);
     }
   }
 };

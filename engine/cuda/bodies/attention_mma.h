@@ -1,15 +1,17 @@
 // Longer than most: what lanes hold of keys, values, scores and sums is one layout. Attention on tensor cores
-// (bodies/attention.h): sixteen rows at a time, keys and values of 16 bits.
+// (bodies/attention.h): sixteen or thirty-two rows at a time, keys and values of 16 bits.
 //
-// Scores are q K^T, sixteen rows by eight keys a product, so that their fragments are the weights' ones in the product
-// with V. A warp's lanes load keys and values into the fragments' registers, 16 bytes each, and nothing goes through
-// shared memory: which of a key's elements is which k of a product is free, as long as q has the same order, and so
-// is which of a value's elements is which column. q and weights are split into two parts (bodies/parts.h). Those of
-// f16 would leave its range: q has each row's largest number at 2^14, weights are taken times 2^15.
+// Scores are q K^T, sixteen rows (a strip) by eight keys a product, so that their fragments are the weights' ones in
+// the product with V. A warp's lanes load keys and values into the fragments' registers, 16 bytes each, and nothing
+// goes through shared memory: which of a key's elements is which k of a product is free, as long as q has the same
+// order, and so is which of a value's elements is which column. q and weights are split into two parts
+// (bodies/parts.h). Those of f16 would leave its range: q has each row's largest number at 2^14, weights are taken
+// times 2^15.
 //
 // Why warps share rows, not keys' rows: one row's bits must be those of a decode step, where all warps have keys of the
-// same few rows. Sixteen rows, not 32: a prompt's tile then takes as long for its keys from L2 as for its arithmetic
-// (64 KiB a block of keys, 1,560 ns at 42 bytes a nanosecond), and a decode step's rows cost no more than eight would.
+// same few rows. A block of keys is 64 KiB, 1,560 ns from L2 at 42 bytes a nanosecond, and the arithmetic of one strip
+// 1,400: so there are two strips where consumers have taken others' registers and heads are short enough. A decode
+// step's rows are in one, and cost no more than eight would.
 #pragma once
 
 #include "engine/cuda/bodies/attention_parts.h"
@@ -27,7 +29,8 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   using Rows::call, Rows::task;
   using Rows::scratch;
   using Target = typename Rows::Target;
-  static constexpr int kRows = 16;
+  static constexpr int kStrips = dev::kMovesRegisters && kKey <= 128 && kValue <= 64 ? 2 : 1, kStripRows = 16,
+                       kRows = kStrips * kStripRows;
   static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 8 == 0 && kValue % 8 == 0);
 
   // A value's elements are taken by parts, whose sums a warp has registers for, and these by chunks; of a chunk the
@@ -36,25 +39,26 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   static constexpr int kChunks = (kPart + kChunk - 1) / kChunk, kValuesAtOnce = 1;
   static constexpr float kWeights = kIsF16<E> ? 0x1p15f : 1.0f;
 
-  // Scratch of a block. Rows of q: pitch in elements, an odd number of 64 bytes, so that two rows' 64 bytes lie in
-  // different banks.
-  static constexpr int kPairs = (kKey + 31) / 32, kPitch = (kPairs | 1) * 32;
+  // Scratch of a block. Rows of q: pitch in elements, of 64 bytes each 32. Two rows' 64 bytes lie in different banks:
+  // of an even number a row's halves of 128 bytes change places in every other row.
+  static constexpr int kPairs = (kKey + 31) / 32, kPitch = kPairs * 32, kTurned = kPairs % 2 == 0 ? 32 : 0;
   static constexpr int kRules = kRows * kPitch;  // in floats from here on
   static constexpr int kTargets = kRules + kRows * 4, kMaxima = kTargets + 2 * kRows * 2,
                        kSums = kMaxima + kConsumerWarps * kRows, kKeyRows = kSums + kConsumerWarps * kRows,
                        kValues = kKeyRows + kConsumerWarps * 32;
   // Fours of each eight elements of a chunk that warps merge at once.
-  static constexpr int kFours = (kValues + kConsumerWarps * kRows * kChunk) * 4 <= kRowsScratch ? 2 : 1;
+  static constexpr int kFours = (kValues + kConsumerWarps * kStripRows * kChunk) * 4 <= kRowsScratch ? 2 : 1;
   static constexpr int kPieces = kChunk / 8 * kFours;  // of four floats, of a row
-  static_assert((kValues + kConsumerWarps * kRows * kPieces * 4) * 4 <= kRowsScratch);
+  static_assert((kValues + kConsumerWarps * kStripRows * kPieces * 4) * 4 <= kRowsScratch);
 
   ARK_DEVICE explicit AttentionByMma(const Call& c) : Rows(c) {}
 
-  ARK_DEVICE E* queries(int part, int row) const {
-    return reinterpret_cast<E*>(scratch(0)) + (part * kRows + row) * kPitch;
+  // From element `d` of a row on, up to the next multiple of 32.
+  ARK_DEVICE E* queries(int part, int row, int d) const {
+    return reinterpret_cast<E*>(scratch(0)) + (part * kRows + row) * kPitch + (d ^ row % 2 * kTurned);
   }
 
-  // ---- q: a warp splits two rows
+  // ---- q: a warp splits two rows of each strip
 
   // Of a row, in scratch.
   struct Rule {
@@ -67,7 +71,8 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     return reinterpret_cast<Target*>(scratch(kTargets))[task().turn * kRows + row];
   }
 
-  ARK_DEVICE void split_queries(i32 row0, i32 rows) const {
+  // Of the strip from row `first` on.
+  ARK_DEVICE void split_queries(i32 row0, i32 rows, i32 first) const {
     constexpr int kTurns = (kPairs * 8 + 31) / 32;  // of 32 lanes with four elements
     const i32 window = call.size(call.i.attention.window);
     const float* slopes = at<const float>(call.i.attention.slopes);
@@ -80,7 +85,7 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     dev::f32x4 v[2][kTurns];
     ARK_UNROLL
     for (int r = 0; r < 2; ++r)
-      tokens[r] = divide(row0 + dev::min(call.b.warp + r * kConsumerWarps, rows - 1), task().group);
+      tokens[r] = divide(row0 + dev::min(first + call.b.warp + r * kConsumerWarps, rows - 1), task().group);
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) heads[r] = Rows::head(tokens[r].rest);
     if (slopes != nullptr)
@@ -100,7 +105,7 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     }
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const i32 row = call.b.warp + r * kConsumerWarps;
+      const i32 row = first + call.b.warp + r * kConsumerWarps;
       float by = row < rows ? 1.0f : 0.0f, factor = scale;
       if constexpr (kIsF16<E>) {
         float largest = 0;
@@ -126,10 +131,9 @@ struct AttentionByMma : AttentionRows<kValue, X> {
         const int d = (i * 32 + call.b.lane) * 4;
         if (d >= kPairs * 32) continue;
         const dev::f32x4 q = {v[r][i].x * by, v[r][i].y * by, v[r][i].z * by, v[r][i].w * by};
-        *reinterpret_cast<dev::u32x2*>(queries(0, row) + d) = {dev::pack<E>(q.x, q.y),
-                                                               dev::pack<E>(q.z, q.w)};
-        *reinterpret_cast<dev::u32x2*>(queries(1, row) + d) = {
-            dev::pack<E>(rest_of<E>(q.x), rest_of<E>(q.y)), dev::pack<E>(rest_of<E>(q.z), rest_of<E>(q.w))};
+        *reinterpret_cast<dev::u32x2*>(queries(0, row, d)) = {dev::pack<E>(q.x, q.y), dev::pack<E>(q.z, q.w)};
+        *reinterpret_cast<dev::u32x2*>(queries(1, row, d)) = {dev::pack<E>(rest_of<E>(q.x), rest_of<E>(q.y)),
+                                                              dev::pack<E>(rest_of<E>(q.z), rest_of<E>(q.w))};
       }
     }
   }
@@ -208,19 +212,31 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     }
   }
 
-  // A warp's running state; of rows g and g + 8 the columns' sums, of which a value's element 16t + 8i + 4f + j of a
-  // chunk is of[chunk][f][0][j][i] (row g + 8: [2 + i]). Sums of weights: of the lane's keys.
+  // A warp's running state of a strip, but for its maxima, and 32 keys' scores; of rows g and g + 8 the columns' sums,
+  // of which a value's element 16t + 8i + 4f + j of a chunk is of[chunk][f][0][j][i] (row g + 8: [2 + i]). Sums of
+  // weights: of the lane's keys.
   using Sums = float[2][1][4][4];
-  struct State {
-    float maximum[2], sum[2];
-    Sums of[kChunks];
-  };
   using Scores = float[1][4][4];  // of keys 8n + 2t and + 1: [0][n]
+  struct State {
+    float sum[2] = {0, 0};
+    Sums of[kChunks] = {};
+    Scores scores;
+  };
+  // use(strip, state) of those that have rows.
+  template <class Use>
+  ARK_DEVICE static void with_each(i32 rows, State (&states)[kStrips], const Use& use) {
+    ARK_UNROLL
+    for (int strip = 0; strip < kStrips; ++strip) {
+      if (strip == 0 || strip * kStripRows < rows) use(strip, states[strip]);
+    }
+  }
 
-  ARK_DEVICE void score(const Keys& keys, int from_element, Scores& scores) const {
-    const E* own = queries(0, call.b.lane / 4) + call.b.lane % 4 * 8 + from_element;
+  ARK_DEVICE void score(int strip, const Keys& keys, int from_element, Scores& scores) const {
+    const int first_row = ARK_BUG(queries_of_first_strip) ? 0 : strip * kStripRows;
+    const E* own = queries(0, first_row + call.b.lane / 4, from_element + call.b.lane % 4 * 8);
     ARK_UNROLL
     for (int part = 0; part < 2; ++part) {
+      if (kStrips > 1) dev::sync_warp();  // or the loads of all parts and strips were under way at once
       const auto low = *reinterpret_cast<const dev::u32x4*>(own + part * kRows * kPitch);
       const auto high = *reinterpret_cast<const dev::u32x4*>(own + (part * kRows + 8) * kPitch);
       const u32 a[2][1][4] = {{{low.x, high.x, low.y, high.y}}, {{low.z, high.z, low.w, high.w}}};
@@ -234,41 +250,44 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     }
   }
 
+  // Of a row's scores, so far: registers are few.
+  ARK_DEVICE float& maximum(int row) const { return scratch(kMaxima)[call.b.warp * kRows + row]; }
+
   // A score at a time, through the warp's part of what is merged later: there is one copy of the code.
-  ARK_DEVICE void cap(float most, const Rule (&rules)[2], Scores& scores) const {
+  ARK_DEVICE void cap(float most, int row, Scores& scores) const {
     float* own = merged_four(call.b.warp, 0, 0) + call.b.lane;
-    static_assert(kRows * kPieces * 4 >= 512);
+    static_assert(kStripRows * kPieces * 4 >= 512);
     ARK_UNROLL
-    for (int i = 0; i < 16; ++i) own[i * 32] = scores[0][i / 4][i % 4] * rules[i % 4 / 2].factor;
+    for (int i = 0; i < 16; ++i) own[i * 32] = scores[0][i / 4][i % 4] * rule(row + i % 4 / 2 * 8).factor;
     ARK_ROLLED
     for (int i = 0; i < 16; ++i) own[i * 32] = most * dev::tanh(own[i * 32]);
     ARK_UNROLL
     for (int i = 0; i < 16; ++i) scores[0][i / 4][i % 4] = own[i * 32];
   }
 
-  // Scores -> weights; `key`: the lane's first one. Rescales the state. `has_high`: rows from eight on are there.
-  ARK_DEVICE void weigh(bool has_high, i32 key, Scores& scores, State& state) const {
+  // Scores -> weights; `key`: the lane's first one. Rescales the state. `rows`: of the strip.
+  ARK_DEVICE void weigh(int strip, i32 rows, i32 key, State& state) const {
+    Scores& scores = state.scores;
     const float most = call.i.attention.softcap;
     const bool has_slopes = at<const float>(call.i.attention.slopes) != nullptr;
-    Rule rules[2] = {rule(call.b.lane / 4), rule(call.b.lane / 4 + 8)};
-    if (most > 0) {
-      cap(most, rules, scores);
-      rules[0].factor = rules[1].factor = 1;
-    }
+    const int row = strip * kStripRows + call.b.lane / 4;
+    if (most > 0) cap(most, row, scores);
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) {
-      if (r == 1 && !has_high) break;
+      if (r == 1 && rows <= 8) break;
       dev::sync_warp();
-      const i32 distance = rules[r].position - key;
-      const float before = state.maximum[r];
+      const Rule own = rule(row + r * 8);
+      const float by = most > 0 ? 1 : own.factor;
+      const i32 distance = own.position - key;
+      const float before = maximum(row + r * 8);
       float now = before;
       ARK_UNROLL
       for (int i = 0; i < 8; ++i) {
         float& s = scores[0][i / 2][2 * r + i % 2];
         const i32 back = distance - (i / 2 * 8 + i % 2);
-        s *= rules[r].factor;
-        if (has_slopes) s = dev::fma(rules[r].slope, static_cast<float>(-back), s);
-        if (static_cast<u32>(back) >= rules[r].reach) s = -infinity();
+        s *= by;
+        if (has_slopes) s = dev::fma(own.slope, static_cast<float>(-back), s);
+        if (static_cast<u32>(back) >= own.reach) s = -infinity();
         now = dev::max(now, s);
       }
       now = dev::max(now, dev::shfl_xor(now, 1));
@@ -283,7 +302,8 @@ struct AttentionByMma : AttentionRows<kValue, X> {
         sum += s;
         s *= kWeights;
       }
-      state.maximum[r] = now;
+      if (!ARK_BUG(maximum_in_use)) dev::sync_warp();  // all have read the one before
+      if (call.b.lane % 4 == 0) maximum(row + r * 8) = now;
       state.sum[r] = dev::fma(state.sum[r], factor, sum);
       ARK_UNROLL
       for (int c = 0; c < kChunks; ++c) {
@@ -296,16 +316,17 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     }
   }
 
-  ARK_DEVICE static void add_values(const Values& values, int first_u, const Scores& weights, Sums& sums) {
+  ARK_DEVICE static void add_values(const Values& values, int first_u, i32 rows, State (&states)[kStrips],
+                                    int chunk) {
     ARK_UNROLL
     for (int u = 0; u < kValuesAtOnce; ++u) {
-      u32 high[1][4], low[1][4];
+      u32 high[kStrips][1][4], low[kStrips][1][4];
       ARK_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float* w = weights[0][2 * (first_u + u) + i / 2] + i % 2 * 2;
-        high[0][i] = dev::pack<E>(w[0], w[1]);
-        const dev::f32x2 two = dev::unpack<E>(high[0][i]);
-        low[0][i] = dev::pack<E>(w[0] - two.x, w[1] - two.y);
+      for (int i = 0; i < kStrips * 4; ++i) {
+        const float* w = states[i / 4].scores[0][2 * (first_u + u) + i % 4 / 2] + i % 2 * 2;
+        high[i / 4][0][i % 4] = dev::pack<E>(w[0], w[1]);
+        const dev::f32x2 two = dev::unpack<E>(high[i / 4][0][i % 4]);
+        low[i / 4][0][i % 4] = dev::pack<E>(w[0] - two.x, w[1] - two.y);
       }
       ARK_UNROLL
       for (int f = 0; f < 2; ++f) {
@@ -321,15 +342,17 @@ struct AttentionByMma : AttentionRows<kValue, X> {
             b[j][i] = is_odd ? first >> 16 | (second & 0xffff0000u) : (first & 0xffffu) | second << 16;
           }
         }
-        dev::mma_tile<E>(sums[f], high, b);
-        dev::mma_tile<E>(sums[f], low, b);
+        with_each(rows, states, [&](int strip, State& state) {
+          dev::mma_tile<E>(state.of[chunk][f], high[strip], b);
+          dev::mma_tile<E>(state.of[chunk][f], low[strip], b);
+        });
       }
     }
   }
 
   // The warp's keys of the split.
-  ARK_DEVICE void run_warp(i32 row0, i32 rows, int part, State& state) const {
-    state = {{-infinity(), -infinity()}, {0, 0}, {}};
+  ARK_DEVICE void run_warp(i32 row0, i32 rows, int part, State (&states)[kStrips]) const {
+    if (call.b.lane < kRows && !ARK_BUG(maxima_of_others)) maximum(call.b.lane) = -infinity();
     const i32 window = call.size(call.i.attention.window);
     const i32 newest = task().item.position + divide(row0 + rows - 1, task().group).quotient;
     const i32 oldest =
@@ -344,12 +367,16 @@ struct AttentionByMma : AttentionRows<kValue, X> {
       // A page is looked up one turn ahead, and what lies there asked for in L2. Nothing is loaded ahead: the registers
       // are not there, and the other warp of the processor's quarter works meanwhile.
       const Place next = place_of_key(first + kAttentionBlock, end, false);
-      Scores scores = {};
+      ARK_UNROLL
+      for (State& state : states) {
+        ARK_UNROLL
+        for (int n = 0; n < 16; ++n) state.scores[0][n / 4][n % 4] = 0;
+      }
       ARK_ROLLED
       for (int d = 0; d < kKey; d += 32) {
         Keys keys;
         load_keys(d, keys);
-        score(keys, d, scores);
+        with_each(rows, states, [&](int strip, State& state) { score(strip, keys, d, state.scores); });
       }
       const u32 next_row = row_of_key(next);
       if (first + kAttentionBlock < end) {
@@ -360,14 +387,16 @@ struct AttentionByMma : AttentionRows<kValue, X> {
       Values values;
       load_values(0, part * kPart, values);
       dev::sync_warp();
-      weigh(rows > 8, first + call.b.lane % 4 * 2, scores, state);
+      with_each(rows, states, [&](int strip, State& state) {
+        weigh(strip, rows - strip * kStripRows, first + call.b.lane % 4 * 2, state);
+      });
       ARK_UNROLL
       for (int c = 0; c < kChunks; ++c) {
         ARK_UNROLL
         for (int u = 0; u < 2; u += kValuesAtOnce) {
           if (c + u > 0) load_values(u, part * kPart + c * kChunk, values);
           dev::sync_warp();
-          add_values(values, u, scores, state.of[c]);
+          add_values(values, u, rows, states, c);
         }
       }
       first += kAttentionBlock;
@@ -378,15 +407,17 @@ struct AttentionByMma : AttentionRows<kValue, X> {
 
   // ---- the warps' states, merged in order
 
-  // Where four elements of a warp's row lie: no two of eight lanes that store or load at once meet in a bank.
+  // Where four elements of a warp's row of a strip lie: no two of eight lanes that store or load at once meet in a
+  // bank.
   ARK_DEVICE float* merged_four(int warp, int row, int piece) const {
     const int turned = kFours == 2 ? piece ^ (piece >> 2 & 3) ^ (row & 1) << 2 : piece ^ (row & 1);
-    return scratch(kValues) + ((warp * kRows + row) * kPieces + turned) * 4;
+    return scratch(kValues) + ((warp * kStripRows + row) * kPieces + turned) * 4;
   }
-  // Of each eight elements of a chunk the fours from number `four` on.
-  ARK_DEVICE void put(const Sums& sums, int four) const {
+  // Of each eight elements of a chunk the fours from number `four` on. `rows`: of the strip.
+  ARK_DEVICE void put(i32 rows, const Sums& sums, int four) const {
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) {
+      if (r == 1 && rows <= 8) break;
       ARK_UNROLL
       for (int i = 0; i < 2; ++i) {
         ARK_UNROLL
@@ -400,55 +431,66 @@ struct AttentionByMma : AttentionRows<kValue, X> {
       }
     }
   }
-  ARK_DEVICE void merge(i32 rows, int from_element, int four) const {
+  // Rows of a strip, from row `first` on.
+  ARK_DEVICE void merge(i32 first, i32 rows, int from_element, int four) const {
     ARK_ROLLED
     for (int e = call.b.thread; e < rows * kPieces; e += kConsumers) {
-      const int row = e / kPieces, piece = e % kPieces;
+      const int own = e / kPieces, row = first + own, piece = e % kPieces;
       const int d = from_element + (kFours == 2 ? piece : piece * 2 + four) * 4;
       if (d >= kValue) continue;
       RowPart parts[kConsumerWarps];
       ARK_UNROLL
       for (int w = 0; w < kConsumerWarps; ++w) {
         parts[w].maximum = scratch(kMaxima)[w * kRows + row], parts[w].sum = scratch(kSums)[w * kRows + row];
-        parts[w].values = *reinterpret_cast<const dev::f32x4*>(merged_four(w, row, piece));
+        parts[w].values = *reinterpret_cast<const dev::f32x4*>(merged_four(w, own, piece));
       }
       Rows::hand_in(target(row), d, merged(parts));
     }
   }
 
-  ARK_DEVICE void put_sums(const State& state) const {
+  ARK_DEVICE void put_sums(int strip, const State& state) const {
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) {
       float sum = state.sum[r];  // of four lanes' keys
       sum += dev::shfl_xor(sum, 1);
       sum += dev::shfl_xor(sum, 2);
-      const int own = call.b.warp * kRows + call.b.lane / 4 + r * 8;
-      if (call.b.lane % 4 == 0) scratch(kMaxima)[own] = state.maximum[r], scratch(kSums)[own] = sum;
+      const int own = call.b.warp * kRows + strip * kStripRows + call.b.lane / 4 + r * 8;
+      if (call.b.lane % 4 == 0) scratch(kSums)[own] = sum;
     }
   }
 
-  ARK_DEVICE void run_rows(i32 row0, i32 rows) const {
+  ARK_DEVICE void run_rows(i32 row0, i32 row_count) const {
+    const i32 rows = dev::uniform(row_count);
     dev::sync_warp();
     // Whose targets: those of the rows before may still be read.
     if (call.b.lane == 0 && !ARK_BUG(targets_in_use)) task().turn ^= 1;
     dev::sync_warp();
-    split_queries(row0, rows);
+    ARK_ROLLED
+    for (i32 first = 0; first < rows; first += kStripRows) split_queries(row0, rows, first);
     // Behind it nobody reads what is merged, of rows before these, any more.
     if (!ARK_BUG(queries_without_barrier)) consumers_sync();
     ARK_ROLLED
     for (int part = 0; part * kPart < kValue; ++part) {
       if (part > 0) consumers_sync();  // the ones before are merged
-      State state;
-      run_warp(row0, rows, part, state);
-      if (part == 0) put_sums(state);
-      ARK_UNROLL
-      for (int c = 0; c < kChunks; ++c) {
+      State states[kStrips];
+      run_warp(row0, rows, part, states);
+      with_each(rows, states, [&](int strip, State& state) {
+        if (part == 0) put_sums(strip, state);
+      });
+      ARK_ROLLED
+      for (i32 first = 0; first < rows; first += kStripRows) {
         ARK_UNROLL
-        for (int four = 0; four < 2; four += kFours) {
-          if (c + four > 0) consumers_sync();
-          put(state.of[c], four);
-          if (!ARK_BUG(merged_without_barrier)) consumers_sync();
-          merge(rows, part * kPart + c * kChunk, four);
+        for (int c = 0; c < kChunks; ++c) {
+          ARK_UNROLL
+          for (int four = 0; four < 2; four += kFours) {
+            if (first + c + four > 0) consumers_sync();
+            ARK_UNROLL
+            for (int strip = 0; strip < kStrips; ++strip) {
+              if (strip * kStripRows == first) put(rows - first, states[strip].of[c], four);
+            }
+            if (!ARK_BUG(merged_without_barrier)) consumers_sync();
+            merge(first, dev::min(kStripRows, rows - first), part * kPart + c * kChunk, four);
+          }
         }
       }
     }

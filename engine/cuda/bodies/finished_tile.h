@@ -34,12 +34,6 @@ struct FinishedTile {
   i32 half, first_row;
   u32 outputs;
 };
-ARK_DEVICE u32 instance_offset(const Call& call) {
-  return static_cast<u32>(reinterpret_cast<const u8*>(&call.i) - dev::shared());
-}
-ARK_DEVICE const Instance& instance_at(u32 offset) {
-  return *reinterpret_cast<const Instance*>(dev::shared() + offset);
-}
 ARK_DEVICE FinishedTile finished_part(const Call& call, i32 number, i32 rows, i32 half, i32 first_row,
                                       u32 outputs) {
   return {instance_offset(call), number, rows, half, first_row, outputs};

@@ -12,7 +12,7 @@
 // Paths. kFma: f32 products and sums, four rows of x at a time. kMma: tensor cores with the weight as A (16 columns of
 // it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact in f32: what is lost
 // of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16, codes) of it. kParts: the same, of x that memory
-// holds in these parts (bodies/parts.h): it is copied, and steps of many rows may take wide tiles (wide_product.h).
+// holds in these parts (bodies/parts.h): it is copied, and steps of many rows may take wide tiles (wide_pieces.h).
 //
 // A gated product is two of the same rows (Stream::second): a tile takes its pieces of the first weight, keeps their
 // sum, then takes those of the second; who has the sums of both multiplies them. One body for both kinds: each more is

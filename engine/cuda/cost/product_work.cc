@@ -164,13 +164,13 @@ Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
   return w;
 }
 
-// A piece's sums into the tree: of all rows that a tile may have, where all columns are taken at once.
+// A piece's sums into the tree.
 Work ProductWork::fold_work(const StreamTile& tile, i32 piece) const {
   Work w;
   for (int level = 0;; ++level) {
     const bool takes = (piece >> level) % 2 != 0;
-    const double rows = wide_octets(rows_of(tile)) * 8.0 * kWideReaders,
-                 part = own_levels_ > 1 ? 1 : rows / kExactWideRows;
+    const i32 octets = wide_octets(rows_of(tile));
+    const double part = octets * 8.0 * kWideReaders / kExactWideRows;
     if (level < own_levels_) {
       w.cycles += kOwnLevel;
     } else if (!takes && piece + 1 == tiles_.pieces) {
@@ -178,8 +178,7 @@ Work ProductWork::fold_work(const StreamTile& tile, i32 piece) const {
     } else if (level < own_levels_ + tables_.machine().tiles.wide_levels) {
       w.cycles += kNearLevel * part;
     } else {
-      // Of one eight of rows at once, of two by half the columns.
-      if (takes) w.loads += own_levels_ > 1 ? 1 : wide_octets(rows_of(tile));
+      if (takes) w.loads += octets;  // by eights of rows, or by half the columns
       w.shared += static_cast<int64_t>(kWideLevelFloats * 4 * part);
     }
     if (!takes) return w;

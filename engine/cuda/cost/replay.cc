@@ -60,7 +60,7 @@ struct Processor {
   int32_t batch = 0, taken = 0, through = 0;  // pieces
   int32_t handed = 0, gathered = 0;
   std::array<double, kConsumerWarps> free{};  // by warp, or by pairs of them
-  double x_there = 0;                         // of the next batch, copied ahead
+  double x_there = 0, x_behind = 0;           // of the next batch, and the one behind it, copied ahead
 };
 
 enum class What : uint8_t { kArrive, kIssue, kRelease, kJoin, kTell, kRaise };
@@ -108,7 +108,7 @@ class Replay {
       // Those that the step before has asked for.
       for (int32_t i = 0; i < t_.machine().ahead; ++i) ask(p, std::nullopt);
       push(rates_.open.value, What::kIssue, p);
-      advance(p, rates_.open.value + static_cast<double>(t_.cleared_bytes()) / rates_.share.value);
+      advance(p, rates_.open.value + static_cast<double>(t_.cleared_bytes()) / l2_rate(processors_));
     }
     while (!events_.empty()) {
       const Event e = events_.top();
@@ -125,18 +125,26 @@ class Replay {
   void push(double when, What what, int32_t processor, int64_t number = 0) {
     events_.push({when, what, processor, number, order_++});
   }
-  double time_of(const Work& w) const {
-    return std::max((w.loads - w.far - w.covered) * rates_.l2.value,
-                    static_cast<double>(w.shared) / rates_.share.value) +
-           std::max(w.beside / rates_.clock.value, static_cast<double>(w.streamed) / rates_.share.value) +
+  // Of work on instance `n`.
+  double time_of(const Work& w, int32_t n) const {
+    const double rate = l2_rate(readers(n));
+    return std::max((w.loads - w.far - w.covered) * rates_.l2.value, static_cast<double>(w.shared) / rate) +
+           std::max(w.beside / rates_.clock.value, static_cast<double>(w.streamed) / rate) +
            w.far * rates_.memory.value + w.barriers * rates_.barrier.value +
            w.atomics * (rates_.release.value + rates_.hop.value) + w.cold * rates_.cold.value +
            w.cycles / rates_.clock.value;
   }
-  // What a processor gets of the memory, where those that take part read at once.
-  double share(int32_t n) {
-    const auto readers = static_cast<double>(std::clamp<i64>(state(n).line.grid, 1, processors_));
+  // Processors that take part in an instance, or in those that run side by side with it.
+  int32_t readers(int32_t n) const {
+    const Lineup& line = states_[at(n)].line;
+    return static_cast<int32_t>(std::clamp<i64>(std::max(line.grid, line.all), 1, processors_));
+  }
+  // What a processor gets of the memory, and of L2, where so many of each rank read at once.
+  double memory_rate(int32_t readers) const {
     return std::min(rates_.link.value, rates_.stream.value / (readers * ranks_));
+  }
+  double l2_rate(int32_t readers) const {
+    return std::min(rates_.link.value, rates_.share.value * rates_.processors / (readers * ranks_));
   }
   void trace(int32_t p, double when, TraceKind kind) {
     cost_.timeline.blocks[at(p)].push_back(
@@ -174,7 +182,7 @@ class Replay {
       if (const Share own = part(p, b.next); own.raises != 0) {
         // Products have been part of what `enter` was fitted to.
         const bool is_product = state(b.next).product != nullptr;
-        const double before = is_product ? 0 : time_of(prepare_work(t_, instance(b.next), own.tiles));
+        const double before = is_product ? 0 : time_of(prepare_work(t_, instance(b.next), own.tiles), b.next);
         return push(now + rates_.enter.value + before, What::kArrive, p);
       }
       now += rates_.skip.value;
@@ -239,7 +247,8 @@ class Replay {
     if (state(b.next).product) return begin_batch(p, now);
     const Work work = body_work(t_, instance(b.next), b.own);
     bytes_[b.next] += work.bytes;
-    end(p, now + std::max(time_of(work), static_cast<double>(work.bytes) / share(b.next)));
+    end(p, now + std::max(time_of(work, b.next),
+                          static_cast<double>(work.bytes) / memory_rate(readers(b.next))));
   }
 
   void end(int32_t p, double now) {
@@ -263,9 +272,15 @@ class Replay {
   void begin_batch(int32_t p, double now) {
     Processor& b = block(p);
     if (product(p).copies_ahead() && b.first > 0) now = std::max(now, b.x_there);
-    now += time_of(product(p).before_pieces(tile(p), b.first, b.tile == b.own.first));
-    b.x_there = now + (product(p).copies_one_ahead() ? rates_.l2.value : 0) +
-                static_cast<double>(product(p).x_bytes(tile(p), b.first)) / rates_.share.value;
+    now += time_of(product(p).before_pieces(tile(p), b.first, b.tile == b.own.first), b.next);
+    const double copied =
+        static_cast<double>(product(p).x_bytes(tile(p), b.first)) / l2_rate(readers(b.next));
+    if (product(p).copies_one_ahead()) {
+      b.x_there = now + rates_.l2.value + copied;
+    } else {  // that of the next batch has been on its way since the one before, or since the tile began
+      b.x_there = b.first > 0 ? b.x_behind : now + copied;
+      b.x_behind = std::max(now + rates_.l2.value, b.x_there) + copied;
+    }
     b.batch = product(p).pieces_at_once(tile(p), b.first);
     b.taken = b.through = 0;
     b.free.fill(now);
@@ -290,7 +305,7 @@ class Replay {
     b.ring.busy[at(stage % t_.stages())] = false;
     if (b.ring.waits) b.ring.waits = false, issue(p, now);
     if (++b.through < b.batch) return;
-    now += time_of(product(p).after_pieces(tile(p), b.first));
+    now += time_of(product(p).after_pieces(tile(p), b.first), b.next);
     b.first += b.batch;
     b.batch = b.taken = 0;
     if (b.first < product(p).tile_pieces(tile(p))) return begin_batch(p, now);
@@ -300,13 +315,13 @@ class Replay {
   void end_tile(int32_t p, double now) {
     Processor& b = block(p);
     const StreamTiles& tiles = product(p).tiles();
-    if (tiles.groups == 1) return next_own_tile(p, now + time_of(product(p).write_work(tile(p))));
-    now += time_of(product(p).hand_in_work(tile(p)));
+    if (tiles.groups == 1) return next_own_tile(p, now + time_of(product(p).write_work(tile(p)), b.next));
+    now += time_of(product(p).hand_in_work(tile(p)), b.next);
     if (!product(p).joins()) return next_own_tile(p, now);
     if (product(p).waits_for_sums()) return tell_sums(p, now);
     ++b.handed;
     if (tile(p).group + 1 < tiles.groups && b.tile + 1 < b.own.last) return next_own_tile(p, now);
-    push(now + time_of(product(p).join_work()), What::kJoin, p);
+    push(now + time_of(product(p).join_work(), b.next), What::kJoin, p);
   }
 
   // Who has an output's last group waits for the others', and adds up.
@@ -326,7 +341,7 @@ class Replay {
   void gather(int32_t p, double now) {
     Work work = product(p).join_work();
     work += product(p).gather_work(tile(p));
-    next_own_tile(p, now + time_of(work));
+    next_own_tile(p, now + time_of(work, block(p).next));
   }
 
   void join(int32_t p, double now) {
@@ -335,7 +350,7 @@ class Replay {
     int32_t& arrived = state(b.next).arrivals[at(int64_t{tile(p).panel} * tiles.blocks + tile(p).block)];
     arrived += b.handed;
     b.handed = 0;
-    if (arrived == tiles.groups) ++b.gathered, now += time_of(product(p).gather_work(tile(p)));
+    if (arrived == tiles.groups) ++b.gathered, now += time_of(product(p).gather_work(tile(p)), b.next);
     next_own_tile(p, now);
   }
 
@@ -390,9 +405,9 @@ class Replay {
     }
     const ProductWork& work = *state(r.next.instance).product;
     const StreamTile own(work.tiles(), static_cast<i32>(r.next.tile));
-    // All blocks' copies come from L2 at once, by what they have asked for.
+    // Copies of all blocks that have tiles come from L2 at once, by what they have asked for.
     const double copied = static_cast<double>(work.piece_bytes(work.piece_of(own, r.next.piece))) /
-                          (t_.machine().ahead > 0 ? rates_.share : rates_.link).value;
+                          (t_.machine().ahead > 0 ? l2_rate(readers(r.next.instance)) : rates_.link.value);
     ask(p, now);
     r.landed[stage] = std::max(now + rates_.l2.value + copied, r.in_l2[at(r.issued)]), r.busy[stage] = true;
     ++r.issued;

@@ -164,12 +164,13 @@ AttentionShape attention_shape(const StepTables& t, const Instance& i) {
 struct AttentionPass {
   const AttentionShape& shape;
   int32_t rows;
+  int32_t keys;               // from the first block on
   int32_t blocks, last_keys;  // of keys, warp 0's, which has the most; of its last 32
   bool is_far;  // keys and values: they come from memory; but where a page is known, the first block's
   bool has_slopes, has_sinks;
   bool knows_heads, knows_page;  // before the wait; the latter of the first block
   int64_t key_bytes() const {
-    return int64_t{blocks} * kAttentionBlock * (shape.key + shape.value) * shape.format.bits / 8;
+    return int64_t{up(keys, 32)} * 32 * (shape.key + shape.value) * shape.format.bits / 8;
   }
 };
 
@@ -220,22 +221,31 @@ Work fma_rows(const AttentionPass& a) {
   return w;
 }
 
+// Sixteen rows each, of which tensor cores multiply as many at once. As bodies/attention_mma.h has them.
+constexpr int32_t kStripRows = 16;
+int32_t strips_at_once(const StepTables& t, const AttentionShape& s) {
+  return t.machine().tiles == kLargestTiles && s.key <= 128 && s.value <= 64 ? 2 : 1;
+}
+
 // On tensor cores. Two warps share a quarter of the processor: a block of keys takes what one has to wait for, its
 // loads from L2, too, or what both give to it, whatever is more. mma.m16n8k16: issued every 8 cycles, there behind 33
-// (Luo et al. 2024); instructions as SASS for sm_90a has them (64 elements: 690 of a warp with sixteen rows).
-Work mma_rows(const AttentionPass& a, uint32_t scratch_bytes) {
-  constexpr int32_t kMmaIssue = 8, kMmaLatency = 33, kLoad = 400, kChunk = 64, kRows = 16;
+// (Luo et al. 2024); instructions as SASS for sm_90a has them (64 elements: 690 of a warp with sixteen rows, of which
+// 90 turn values around for both strips).
+Work mma_rows(const AttentionPass& a, int32_t most_strips, uint32_t scratch_bytes) {
+  constexpr int32_t kMmaIssue = 8, kMmaLatency = 33, kLoad = 400, kChunk = 64;
   const AttentionShape& s = a.shape;
+  const int32_t strips = up(a.rows, kStripRows);
   const int32_t parts = up(s.value, 128), chunks = up(std::min(s.value, 128), kChunk), pairs = up(s.key, 32);
-  const int32_t floats = kRows * ((pairs | 1) * 32 + 8 + 2 * kConsumerWarps) + kConsumerWarps * 32,
+  const int32_t floats =
+                    most_strips * kStripRows * (pairs * 32 + 8 + 2 * kConsumerWarps) + kConsumerWarps * 32,
                 room = static_cast<int32_t>(few_scratch(scratch_bytes) - open_bytes(scratch_bytes)),
-                fours = 4 * (floats + kConsumerWarps * kRows * kChunk) <= room ? 2 : 1;
-  Work all = loads(a.knows_heads ? 1 : 2);  // heads; q, slopes and sinks
+                fours = 4 * (floats + kConsumerWarps * kStripRows * kChunk) <= room ? 2 : 1;
+  Work all = loads((a.knows_heads ? 1 : 2) * strips);  // heads; q, slopes and sinks
   all += barriers(1);
-  all.cycles = 3 * kCall + kWarpSum + 100;
-  const double halves = a.rows > 8 ? 2 : 1, products = 16.0 * pairs + 32 * chunks,
-               issued = products + 40 * pairs + 90 * chunks + halves * 230,
-               waited = products * kMmaIssue + 4 * kMmaLatency + 120 + halves * 200;
+  all.cycles = strips * (3 * kCall + kWarpSum + 100);
+  const double eights = up(a.rows, 8), products = strips * (16.0 * pairs + 32 * chunks),
+               issued = products + strips * 40 * pairs + 90 * chunks + eights * 230,
+               waited = products * kMmaIssue + strips * (4 * kMmaLatency + 120) + eights * 200;
   const int32_t rounds = pairs + 2 * chunks;
   for (int32_t part = 0; part < parts; ++part) {
     if (part > 0) all += barriers(1);
@@ -248,11 +258,14 @@ Work mma_rows(const AttentionPass& a, uint32_t scratch_bytes) {
           std::max(waited + (is_far ? 0 : rounds * kLoad), 2 * std::max(products * kMmaIssue, issued));
     }
     all.cycles += 3 * kCall;
-    const int32_t pieces = kChunk / 8 * fours, each = turns(int64_t{a.rows} * pieces),
-                  merges = chunks * 2 / fours;
-    all += barriers(2 * merges - 1);
-    // Sums of all warps through shared memory, 128 bytes a cycle, there and back; factors; the division.
-    all.cycles += merges * (2 * kConsumerWarps * kRows * pieces * 16 / 128.0 + each * 500);
+    const int32_t pieces = kChunk / 8 * fours, merges = chunks * 2 / fours;
+    all += barriers(2 * merges * strips - 1);
+    for (int32_t row = 0; row < a.rows; row += kStripRows) {
+      const int32_t rows = std::min(kStripRows, a.rows - row), each = turns(int64_t{rows} * pieces);
+      // Sums of all warps through shared memory, 128 bytes a cycle, by eights of rows there, and by rows back; factors;
+      // the division.
+      all.cycles += merges * (kConsumerWarps * (up(rows, 8) * 8 + rows) * pieces * 16 / 128.0 + each * 500);
+    }
   }
   if (!a.is_far) all.streamed = parts * a.key_bytes();
   return all;
@@ -278,7 +291,7 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
                 window = t.size(i.attention.window), page_size = t.size(i.attention.page_size);
   const bool is_mma = attends_on_tensor_cores(s.format, s.key, s.value), has_slopes = i.attention.slopes != 0,
              has_sinks = i.attention.sinks != 0;
-  const int32_t at_once = is_mma ? 16 : 4;  // rows
+  const int32_t strips = strips_at_once(t, s), at_once = is_mma ? strips * kStripRows : 4;  // rows
   Work all;
   for (int64_t number = tiles.first; number < tiles.last; ++number) {
     const AttentionTile tile = tile_of(t, number);
@@ -296,16 +309,17 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
                     end = std::min(begin + keys, newest + 1);
       int32_t first = begin;
       while (first + 32 <= oldest) first += kAttentionBlock;
-      const int32_t blocks = std::max(0, up(end - first, kAttentionBlock)),
-                    last_keys = std::min(32, end - first - (blocks - 1) * kAttentionBlock);
+      const int32_t seen = std::max(0, end - first), blocks = up(seen, kAttentionBlock),
+                    last_keys = std::min(32, seen - (blocks - 1) * kAttentionBlock);
       // A sequence's keys come from memory for its first rows, and from L2 for others.
       const bool is_far = row0 == 0 && !is_behind_another(t, tile.item);
       const bool knows_page =
           is_open && row0 == 0 && (first + 31) / page_size - first / page_size < kKnownPages;
-      const AttentionPass pass{s,         count,      blocks,    last_keys,
-                               is_far,    has_slopes, has_sinks, is_open && group <= kKnownHeads,
+      const AttentionPass pass{s,          count,     seen,
+                               blocks,     last_keys, is_far,
+                               has_slopes, has_sinks, is_open && group <= kKnownHeads,
                                knows_page};
-      all += is_mma ? mma_rows(pass, t.machine().tiles.scratch) : fma_rows(pass);
+      all += is_mma ? mma_rows(pass, strips, t.machine().tiles.scratch) : fma_rows(pass);
       if (is_far)
         all.bytes +=
             int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
