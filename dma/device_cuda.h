@@ -13,8 +13,9 @@
 #define ARK_HAS_BULK 0
 #endif
 
-// Warps give registers to others (setmaxnreg): code for one architecture only.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM100_ALL) || \
+// Warps give registers to others (setmaxnreg): code for one architecture only. Defined as 0: they keep them there, too.
+#if defined(ARK_MOVES_REGISTERS)
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM100_ALL) || \
     defined(__CUDA_ARCH_FEAT_SM103_ALL)
 #define ARK_MOVES_REGISTERS 1
 #else

@@ -51,11 +51,20 @@ std::string cache_key(const KernelSource& source, const std::string& arch, const
   return hash.hex() + ".kernel";
 }
 
+CompiledCode compile_fitting(Compiler& compiler, const KernelSource& source, const std::string& arch) {
+  CompiledCode code = compiler.compile(source, arch);
+  const int32_t registers = code.facts.registers;
+  if (registers == 0 || registers >= source.launch_registers || !arch.ends_with('a')) return code;
+  KernelSource keeping = source;
+  keeping.flags.push_back(source.keeping_flag);
+  return compiler.compile(keeping, arch);
+}
+
 CompiledCode compile_cached(Compiler& compiler, const DiskCache& cache, const KernelSource& source,
                             const std::string& arch, const std::string& driver_version) {
   const std::string key = cache_key(source, arch, compiler, driver_version);
   if (std::optional<CompiledCode> found = find(cache, key)) return *std::move(found);
-  CompiledCode code = compiler.compile(source, arch);
+  CompiledCode code = compile_fitting(compiler, source, arch);
   keep(cache, key, code);
   return code;
 }

@@ -60,6 +60,7 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
       "ARK_KERNEL(ark_loop, LoopParameters, kThreads) { run_loop<Cases>(p); }\n\n"
       "}  // namespace ark::cuda\n";
   KernelSource source = source_of(std::move(text));
+  source.launch_registers = kLaunchRegisters, source.keeping_flag = "-DARK_MOVES_REGISTERS=0";
   if (options.trace) source.flags.push_back("-DARK_TRACE=1");
   source.flags.push_back("-DARK_TILES=" + std::string(name_of(options.tiles)));
   if (variants.takes_wide_tiles(options.tiles))

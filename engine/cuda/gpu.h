@@ -46,6 +46,10 @@ struct KernelSource {
   std::vector<SourceFile> headers;  // also those that headers include
   std::vector<std::string> flags;   // -DNAME=VALUE only, so that every compiler understands them
   std::string entry = "ark_loop";   // extern "C" __global__ function with one POD parameter
+  // Of an entry whose warps move registers, on architectures with a name in `a`: how many a thread must have at the
+  // launch, since who takes some would else wait for ever; and the flag by which they keep what they have. 0: of none.
+  int32_t launch_registers = 0;
+  std::string keeping_flag = {};
 };
 
 // What the compiler made of an entry; 0 where unknown.

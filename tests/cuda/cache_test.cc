@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 using test::ScratchFolder;
 
 // "Compiles" a source to bytes that follow from it, and counts.
-class CountingCompiler final : public Compiler {
+class CountingCompiler : public Compiler {
  public:
   const std::string& version() const override { return version_; }
   const std::vector<std::string>& options() const override { return options_; }
@@ -102,6 +102,42 @@ TEST(CodeCache, CorruptEntriesAreCompiledAgain) {
   }
   EXPECT_EQ(get(compiler, folder.path(), s).cubin, code.cubin);
   EXPECT_EQ(compiler.count, compiled);
+}
+
+// Whose entries have so many registers, and as many as they can if none are moved.
+class FewRegisters final : public CountingCompiler {
+ public:
+  explicit FewRegisters(int32_t registers) : registers_(registers) {}
+  CompiledCode compile(const KernelSource& source, const std::string& arch) override {
+    CompiledCode code = CountingCompiler::compile(source, arch);
+    const bool keeps = source.flags.back() == "-DKEEPS=1";
+    code.cubin.push_back(std::byte{keeps});
+    code.facts.registers = keeps ? 100 : registers_;
+    return code;
+  }
+
+ private:
+  int32_t registers_;
+};
+
+TEST(CodeCache, EntriesWithTooFewRegistersToMoveKeepThem) {
+  KernelSource moving = source("one");
+  moving.launch_registers = 168, moving.keeping_flag = "-DKEEPS=1";
+  const auto keeps = [&](int32_t registers, const KernelSource& s, const std::string& arch) {
+    const ScratchFolder folder;
+    FewRegisters compiler(registers);
+    const DiskCache cache(folder.path(), 1 << 30);
+    const CompiledCode first = compile_cached(compiler, cache, s, arch, "13.0");
+    const int count = compiler.count;
+    EXPECT_EQ(compile_cached(compiler, cache, s, arch, "13.0").cubin, first.cubin);
+    EXPECT_EQ(compiler.count, count) << "kept under the same name";
+    return first.cubin.back() == std::byte{1};
+  };
+  EXPECT_TRUE(keeps(167, moving, "sm_90a"));
+  EXPECT_FALSE(keeps(168, moving, "sm_90a"));
+  EXPECT_FALSE(keeps(136, moving, "sm_80")) << "nothing is moved there";
+  EXPECT_FALSE(keeps(0, moving, "sm_90a")) << "unknown";
+  EXPECT_FALSE(keeps(100, source("one"), "sm_90a"));
 }
 
 TEST(CodeCache, WorksWithoutAFolder) {

@@ -269,6 +269,25 @@ TEST(SassText, CountsWhatWouldBeADefect) {
   EXPECT_EQ(other.async_copies, 1);
 }
 
+// What code for B300s alone has, and what a loop is whose registers the compiler left too few of.
+TEST_F(Sass, RegistersAreMovedWhereTheyCanBe) {
+  const auto moves = [&](const KernelSource& source, const std::string& arch) {
+    const std::vector<std::byte> text = compiler_->compile(source, arch).cubin;
+    return std::string_view(reinterpret_cast<const char*>(text.data()), text.size()).find("setmaxnreg.inc") !=
+           std::string_view::npos;
+  };
+  KernelSource source = source_of_model("smollm2-135m-f32", kLargestTiles);
+  EXPECT_EQ(source.launch_registers, kLaunchRegisters);
+  const auto& known = compiler_->architectures();
+  if (std::find(known.begin(), known.end(), 103) != known.end()) {
+    EXPECT_TRUE(moves(source, "compute_103a"));
+  }
+  EXPECT_TRUE(moves(source, "compute_90a"));
+  EXPECT_FALSE(moves(source, "compute_90"));
+  source.flags.push_back(source.keeping_flag);
+  EXPECT_FALSE(moves(source, "compute_90a"));
+}
+
 // Attention and appending in the types that no model above has, which those of a GPU without options are.
 TEST_F(Sass, KeysAndValuesOfEachTypeKeepToTheBudget) {
   std::ifstream in(test::source_root() / "tests/cuda/budget.json");
