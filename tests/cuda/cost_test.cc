@@ -186,6 +186,7 @@ TEST(Cost, IsTheBytesOfWeightsWhereMemoryAloneTakesTime) {
 
 TEST(Cost, OfUnknownArchitecturesIsRefusedByName) {
   for (const Rates& rates : all_rates()) EXPECT_EQ(rates_of(rates.arch).card, rates.card);
+  EXPECT_EQ(rates_of("sm_100a").card, rates_of("sm_100").card) << "as code for it is named";
   try {
     rates_of("sm_70");
     FAIL();

@@ -422,6 +422,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(another_page, pages_of_eight),
       ARK_DEVICE_BUG(another_page, halves_of_eight),
       ARK_DEVICE_BUG(tile_of_another_number, on_one),
+      ARK_DEVICE_BUG(asked_before_open, halves_of_eight),
       // attention on tensor cores
       ARK_DEVICE_BUG(queries_without_barrier, attended),
       ARK_DEVICE_BUG(merged_without_barrier, attended),

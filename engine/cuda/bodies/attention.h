@@ -31,11 +31,6 @@ ARK_APART void join_splits(const LoopParameters& p, u32 instance) {
   way.join(way.task().rows);
 }
 
-ARK_DEVICE AttentionTile attention_tile(const Call& call, i32 tile) {
-  const i32 items = divide(call.size(call.i.grid), call.size(call.i.attention.kv_heads)).quotient;
-  return {tile, items, call_splits(call.b)};
-}
-
 // Tile `tile`, number `n` of the block's. Whether it is one of several splits.
 template <class Way>
 ARK_APART bool attend(const LoopParameters& p, u32 instance, i32 tile, int n) {
@@ -58,10 +53,12 @@ struct Attention : Quiet {
     return static_cast<i64>(call.size(call.i.grid)) * call_splits(call.b);
   }
   ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
-    const i64 own = tiles.first + call.b.warp;
-    if (call.b.warp < kTilesAhead && own < tiles.last)
-      open_ahead<E, kKey, kValue>(call.b.p, call.i, call.b.vals, attention_tile(call, static_cast<i32>(own)),
-                                  call.b.warp);
+    const u32 instance = instance_offset(call);
+    const i32 first = static_cast<i32>(tiles.first), count = static_cast<i32>(tiles.last) - first;
+    if (call.b.warp < dev::min(count, kTilesAhead))
+      open_ahead(call.b.p, instance, first + call.b.warp, call.b.warp);
+    if (!ARK_BUG(asked_before_open)) consumers_sync();
+    ask_ahead<E, kKey, kValue>(call.b.p, instance, dev::min(count, kTilesAhead));
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     Way(call).start();

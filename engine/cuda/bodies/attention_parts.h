@@ -125,14 +125,18 @@ ARK_DEVICE i32 first_key(const AttentionTask& task, i32 window, int warp, i32 ol
   return first;
 }
 
-// A warp opens a tile, as number `n` of the block's; and asks for the keys and values that its warps take first, since
-// the weights of a step drive them out of L2. Where they lie is known before this step's are appended.
-template <class E, int kKey, int kValue>
-ARK_APART void open_ahead(const LoopParameters& p, const Instance& i, i32* vals, AttentionTile tile, int n) {
-  const Block b = open_block(p, 0, 0);
-  const AttentionArguments& a = i.attention;
+ARK_DEVICE AttentionTile attention_tile(const Call& call, i32 tile) {
+  const i32 items = divide(call.size(call.i.grid), call.size(call.i.attention.kv_heads)).quotient;
+  return {tile, items, call_splits(call.b)};
+}
+
+// A warp opens tile `tile`, as number `n` of the block's.
+ARK_APART void open_ahead(const LoopParameters& p, u32 instance, i32 tile, int n) {
+  Block b = open_turn_block(p);
+  const Call call{b, instance_at(instance), nullptr};
+  const AttentionArguments& a = call.i.attention;
   OpenTile& to = open_tiles(b)[n];
-  look_up(p, i, vals, tile, n, &to.task);
+  look_up(p, call.i, b.vals, attention_tile(call, tile), n, &to.task);
   const AttentionTask& task = to.task;
   if (task.rows == 0) return;
   const i32 newest = task.item.position + task.item.count - 1, size = a.page_size;
@@ -149,18 +153,30 @@ ARK_APART void open_ahead(const LoopParameters& p, const Instance& i, i32* vals,
   to.pages[b.lane / kKnownPages][b.lane % kKnownPages] = own;
   if (b.lane % kKnownPages == 0)
     to.first_page[b.lane / kKnownPages] = are_few ? first_page : OpenTile::kNoPages;
-  dev::sync_warp();
+}
+
+// Each warp asks for the keys and values that it takes first of each of the block's `count` open tiles, since the
+// weights of a step drive them out of L2. Where they lie is known before this step's are appended.
+template <class E, int kKey, int kValue>
+ARK_APART void ask_ahead(const LoopParameters& p, u32 instance, int count) {
+  const Block b = open_block(p, 0, 0);
+  const AttentionArguments& a = instance_at(instance).attention;
   ARK_ROLLED
-  for (int warp = 0; warp < kConsumerWarps; ++warp) {
-    const i32 key = dev::shfl(first, warp * kKnownPages) + b.lane;
-    const Division place = divide(key, size);
-    const u32 behind = static_cast<u32>(place.quotient - to.first_page[warp]);
-    if (key > newest || behind >= kKnownPages) continue;
-    const i64 part = static_cast<i64>(to.pages[warp][behind]) * a.kv_heads + task.kv;
-    prefetch_row<E, kKey>(at<const u8>(a.keys), part, place.rest, size);
-    prefetch_row<E, kValue>(at<const u8>(a.values), part, place.rest, size);
+  for (int n = 0; n < count; ++n) {
+    const OpenTile& open = open_tiles(b)[n];
+    const AttentionTask& task = open.task;
+    if (task.rows == 0 || open.first_page[b.warp] == OpenTile::kNoPages) continue;
+    const i32 key = first_key(task, a.window, b.warp, task.item.position - a.window + 1) + b.lane;
+    i32 slot = key - open.first_page[b.warp] * a.page_size, behind = 0;
+    ARK_ROLLED
+    for (int page = 1; page < kKnownPages; ++page) {
+      if (slot >= a.page_size) slot -= a.page_size, ++behind;
+    }
+    if (key >= task.item.position + task.item.count) continue;
+    const i64 part = static_cast<i64>(open.pages[b.warp][behind]) * a.kv_heads + task.kv;
+    prefetch_row<E, kKey>(at<const u8>(a.keys), part, slot, a.page_size);
+    prefetch_row<E, kValue>(at<const u8>(a.values), part, slot, a.page_size);
   }
-  dev::sync_warp();
 }
 
 // What both ways of attention share: the tile at hand, and what becomes of rows. A row is a token of the item and a

@@ -99,7 +99,8 @@ const std::vector<Rates>& all_rates() {
 const Rates& rates_of(std::string_view arch) {
   std::string known;
   for (const Rates& r : all_rates()) {
-    if (r.arch == arch) return r;
+    // With a GPU's own features, or without.
+    if (r.arch == arch || std::string(r.arch) + "a" == arch) return r;
     known += (known.empty() ? "" : ", ") + std::string(r.arch);
   }
   throw Error(Code::kUsage, "--arch '" + escaped(std::string(arch)) + "' is none of " + known);

@@ -136,8 +136,9 @@ class Replay {
   }
   // Processors that take part in an instance, or in those that run side by side with it.
   int32_t readers(int32_t n) const {
-    const Lineup& line = states_[at(n)].line;
-    return static_cast<int32_t>(std::clamp<i64>(std::max(line.grid, line.all), 1, processors_));
+    const InstanceState& s = states_[at(n)];
+    const i64 beside = s.product ? s.product->tiles_beside() : 0;
+    return static_cast<int32_t>(std::clamp<i64>(std::max(s.line.grid, beside), 1, processors_));
   }
   // What a processor gets of the memory, and of L2, where so many of each rank read at once.
   double memory_rate(int32_t readers) const {

@@ -164,14 +164,12 @@ AttentionShape attention_shape(const StepTables& t, const Instance& i) {
 struct AttentionPass {
   const AttentionShape& shape;
   int32_t rows;
-  int32_t keys;               // from the first block on
-  int32_t blocks, last_keys;  // of keys, warp 0's, which has the most; of its last 32
+  int32_t keys;               // of all warps, by 32
+  int32_t blocks, last_keys;  // of keys, the warp's that has the most; of its last 32
   bool is_far;  // keys and values: they come from memory; but where a page is known, the first block's
   bool has_slopes, has_sinks;
   bool knows_heads, knows_page;  // before the wait; the latter of the first block
-  int64_t key_bytes() const {
-    return int64_t{up(keys, 32)} * 32 * (shape.key + shape.value) * shape.format.bits / 8;
-  }
+  int64_t key_bytes() const { return int64_t{keys} * (shape.key + shape.value) * shape.format.bits / 8; }
 };
 
 AttentionTile tile_of(const StepTables& t, int64_t tile) {
@@ -179,7 +177,7 @@ AttentionTile tile_of(const StepTables& t, int64_t tile) {
 }
 
 // open_ahead(): the item and what heads it has; behind these the heads, and pages. A warp takes a tile, which may have
-// nothing to do.
+// nothing to do. ask_ahead(): each warp's keys of a tile after the other.
 Work open_ahead(const StepTables& t, const Instance& i, Tiles tiles) {
   const int64_t end = std::min<int64_t>(tiles.last, tiles.first + tiles_ahead(t.machine().tiles.scratch));
   bool has_work = false;
@@ -189,7 +187,8 @@ Work open_ahead(const StepTables& t, const Instance& i, Tiles tiles) {
     has_work = has_work || splits.has(tile.split);
   }
   Work w = loads(1 + has_work);
-  w.cycles = 3 * kCall + kConsumerWarps * 2 * kCall;
+  w += barriers(1);
+  w.cycles = 3 * kCall + static_cast<double>(end - tiles.first) * 3 * kLoopTurn;
   return w;
 }
 
@@ -206,7 +205,7 @@ Work fma_rows(const AttentionPass& a) {
   const AttentionShape& s = a.shape;
   Work w = loads((2 - a.knows_heads) * turns(int64_t{a.rows} * s.key));
   w += barriers(3);
-  for (int32_t n = 0; n < a.blocks; ++n) {  // warp 0: it has the most
+  for (int32_t n = 0; n < a.blocks; ++n) {
     const int32_t keys = n + 1 < a.blocks ? 32 : a.last_keys,
                   rounds = up(keys, s.keys_at_once) + up(keys, s.values_at_once);
     const int32_t page = n > 0 || !a.knows_page;
@@ -307,15 +306,20 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       const int32_t newest = item.position + (row0 + count - 1) / group,
                     oldest = window > 0 ? item.position + row0 / group - window + 1 : 0,
                     end = std::min(begin + keys, newest + 1);
-      int32_t first = begin;
-      while (first + 32 <= oldest) first += kAttentionBlock;
-      const int32_t seen = std::max(0, end - first), blocks = up(seen, kAttentionBlock),
-                    last_keys = std::min(32, seen - (blocks - 1) * kAttentionBlock);
+      int32_t first = begin, blocks = 0, all_keys = 0;  // of the warp that has the most; of all
+      for (int32_t own = begin; own < begin + kAttentionBlock; own += 32) {
+        int32_t from = own;
+        while (from + 32 <= oldest) from += kAttentionBlock;
+        const int32_t turns_of = up(std::max(0, end - from), kAttentionBlock);
+        if (turns_of > blocks) first = from, blocks = turns_of;
+        all_keys += turns_of * 32;
+      }
+      const int32_t last_keys = std::min(32, end - first - (blocks - 1) * kAttentionBlock);
       // A sequence's keys come from memory for its first rows, and from L2 for others.
       const bool is_far = row0 == 0 && !is_behind_another(t, tile.item);
       const bool knows_page =
           is_open && row0 == 0 && (first + 31) / page_size - first / page_size < kKnownPages;
-      const AttentionPass pass{s,          count,     seen,
+      const AttentionPass pass{s,          count,     all_keys,
                                blocks,     last_keys, is_far,
                                has_slopes, has_sinks, is_open && group <= kKnownHeads,
                                knows_page};

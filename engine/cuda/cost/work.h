@@ -65,6 +65,10 @@ class ProductWork {
   bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
   bool waits_for_sums() const { return tables_.tells(); }
   const StreamTiles& tiles() const { return tiles_; }
+  // Of all products that run side by side; 0: it runs alone.
+  i64 tiles_beside() const {
+    return (tiles_.wide ? s_.wide_beside : s_.beside) * (i64{tiles_.blocks} << tiles_.group_bits);
+  }
   // Pieces that a tile takes, numbered from 0: of a gated product those of the first weight, then those of the second.
   // Wide: two to a piece of the weights, one of each half.
   i32 tile_pieces(const StreamTile& tile) const;

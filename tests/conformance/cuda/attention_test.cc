@@ -211,6 +211,8 @@ constexpr AttentionCase kCases[] = {
     {2, 1, 128, 128, DType::kBF16, 50, 0, true},
     {2, 2, 256, 256, DType::kF16, 0, 0, false, true},
     {4, 2, 72, 200, DType::kBF16},
+    {4, 1, 128, 64},  // two strips of rows, and no room to merge whole chunks
+    {4, 1, 96, 64, DType::kF16, 0, 2.5},
     {17, 1, 40, 16},
     {4, 1, 64, 64, DType::kF16, 60, 0, true, true,
      600},  // behind the first split of keys; over two; over three
