@@ -36,6 +36,7 @@ struct Loop {
   int64_t hidden = 64, intermediate = 384;
   int arch = 900;
   int32_t processors = 3;  // of a rank
+  int64_t window = 0;      // of attention
 
   int32_t most_tokens() const { return std::max(32, tokens); }
 };
@@ -44,6 +45,7 @@ DecoderModel model_of(const Loop& loop) {
   TokenGraphOptions o{
       .layers = 2, .hidden = loop.hidden, .heads = 4, .kv_heads = 2, .head_dim = loop.head_dim};
   o.intermediate = loop.intermediate;
+  o.window = loop.window;
   o.max_positions = 256, o.vocabulary = 300, o.weight = loop.weight, o.bits = loop.bits, o.block = 32;
   return loop.is_gpt2 ? gpt2_tokens(o) : llama_tokens(o);
 }
@@ -195,6 +197,11 @@ INSTANTIATE_TEST_SUITE_P(
     , CostOfLoop,
     ::testing::Values(
         kGpt2, Loop{"llama_f32", false, DType::kF32, 0, 0, 1, DType::kF32, 24},
+        // Some warps have no keys of a window, and not the first ones always.
+        Loop{"llama_f16_window", false, DType::kF16, 0, 0, 1, DType::kF16, 16, cuda::Numerics::kExact, 150,
+             64, 384, 900, 3, 40},
+        Loop{"llama_f32_window", false, DType::kF32, 0, 0, 1, DType::kF32, 16, cuda::Numerics::kExact, 150,
+             64, 384, 900, 3, 40},
         Loop{"llama_u4_groups_kv_int8", false, DType::kF32, 4, 2, 1, DType::kI8},
         Loop{"llama_bf16_wide", false, DType::kBF16, 0, 1, 1, DType::kF16, 16, cuda::Numerics::kFast, 150},
         // Its trees have levels in registers, in scratch and in memory.

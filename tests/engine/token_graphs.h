@@ -19,6 +19,7 @@ namespace ark::test {
 struct TokenGraphOptions {
   int64_t layers = 2, hidden = 32, heads = 4, kv_heads = 4, head_dim = 8, intermediate = 64, vocabulary = 101;
   int64_t max_positions = 64;
+  int64_t window = 0;        // of attention; 0: none
   bool tied = true;          // the head reads the embedding table
   bool adds_own = false;     // GPT-2: behind each MLP a product to which its own x is added
   bool select_early = true;  // rows are selected behind the last attention, else before the head
@@ -158,7 +159,7 @@ class TokenGraphBuilder {
     return node(Op::kPagedAttention, name, {q, k, v, slopes, kNoValue}, shape(q),
                 {{key::kCache, cache},
                  {key::kScale, 1 / std::sqrt(static_cast<double>(o.head_dim))},
-                 {key::kWindow, 0},
+                 {key::kWindow, o.window},
                  {key::kSoftcap, 0.0}});
   }
   ValueId routed(ValueId x, const std::string& name) {
