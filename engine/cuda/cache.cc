@@ -33,6 +33,16 @@ void keep(const DiskCache& cache, const std::string& key, const CompiledCode& co
   cache.write(key, std::as_bytes(std::span(payload)));
 }
 
+// So that it can be launched.
+CompiledCode compile_fitting(Compiler& compiler, const KernelSource& source, const std::string& arch) {
+  CompiledCode code = compiler.compile(source, arch);
+  const int32_t registers = code.facts.registers;
+  if (registers == 0 || registers >= source.launch_registers || !arch.ends_with('a')) return code;
+  KernelSource keeping = source;
+  keeping.flags.push_back(source.keeping_flag);
+  return compiler.compile(keeping, arch);
+}
+
 }  // namespace
 
 std::string cache_key(const KernelSource& source, const std::string& arch, const Compiler& compiler,
@@ -49,15 +59,6 @@ std::string cache_key(const KernelSource& source, const std::string& arch, const
     hash.add_field(header.text);
   }
   return hash.hex() + ".kernel";
-}
-
-CompiledCode compile_fitting(Compiler& compiler, const KernelSource& source, const std::string& arch) {
-  CompiledCode code = compiler.compile(source, arch);
-  const int32_t registers = code.facts.registers;
-  if (registers == 0 || registers >= source.launch_registers || !arch.ends_with('a')) return code;
-  KernelSource keeping = source;
-  keeping.flags.push_back(source.keeping_flag);
-  return compiler.compile(keeping, arch);
 }
 
 CompiledCode compile_cached(Compiler& compiler, const DiskCache& cache, const KernelSource& source,

@@ -14,11 +14,8 @@ namespace ark::cuda {
 std::string cache_key(const KernelSource& source, const std::string& arch, const Compiler& compiler,
                       const std::string& driver_version);
 
-// Compiled so that it can be launched: by KernelSource::keeping_flag where the entry has fewer registers than it was
+// From the cache, or compiled and kept: with KernelSource::keeping_flag where the entry has fewer registers than it was
 // to move.
-CompiledCode compile_fitting(Compiler& compiler, const KernelSource& source, const std::string& arch);
-
-// From the cache, or compiled so and kept.
 CompiledCode compile_cached(Compiler& compiler, const DiskCache& cache, const KernelSource& source,
                             const std::string& arch, const std::string& driver_version);
 

@@ -263,6 +263,12 @@ struct AttentionTile {
 ARK_BOTH constexpr bool attends_on_tensor_cores(const KvFormat& format, i32 key, i32 value) {
   return format.bits == 16 && key % 8 == 0 && value % 8 == 0;
 }
+// Rows (token and query head) that tensor cores multiply at once; and how many such strips a warp takes with the keys
+// and values that it has loaded: two, where it has taken others' registers and heads leave it enough of them.
+inline constexpr i32 kStripRows = 16;
+ARK_BOTH constexpr i32 attention_strips(bool moves_registers, i32 key, i32 value) {
+  return moves_registers && key <= 128 && value <= 64 ? 2 : 1;
+}
 // The splits that hold keys of an item's queries; the tiles of others have nothing to do.
 struct ItemSplits {
   i32 first = 0, last = 0;

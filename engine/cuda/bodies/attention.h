@@ -54,11 +54,11 @@ struct Attention : Quiet {
   }
   ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
     const u32 instance = instance_offset(call);
-    const i32 first = static_cast<i32>(tiles.first), count = static_cast<i32>(tiles.last) - first;
-    if (call.b.warp < dev::min(count, kTilesAhead))
-      open_ahead(call.b.p, instance, first + call.b.warp, call.b.warp);
+    const i32 first = static_cast<i32>(tiles.first),
+              count = dev::min(static_cast<i32>(tiles.last) - first, kTilesAhead);
+    if (call.b.warp < count) open_ahead(call.b.p, instance, first + call.b.warp, call.b.warp);
     if (!ARK_BUG(asked_before_open)) consumers_sync();
-    ask_ahead<E, kKey, kValue>(call.b.p, instance, dev::min(count, kTilesAhead));
+    ask_ahead<E, kKey, kValue>(call.b.p, instance, count);
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     Way(call).start();

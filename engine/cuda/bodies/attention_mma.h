@@ -29,7 +29,7 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   using Rows::call, Rows::task;
   using Rows::scratch;
   using Target = typename Rows::Target;
-  static constexpr int kStrips = dev::kMovesRegisters && kKey <= 128 && kValue <= 64 ? 2 : 1, kStripRows = 16,
+  static constexpr int kStrips = attention_strips(dev::kMovesRegisters, kKey, kValue),
                        kRows = kStrips * kStripRows;
   static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 8 == 0 && kValue % 8 == 0);
 

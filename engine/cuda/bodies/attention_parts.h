@@ -99,14 +99,13 @@ ARK_DEVICE i32 call_splits(const Block& b) { return b.vals[b.rank->val_count]; }
 
 // A warp: what is to be done for a tile, but for its turn; number `opened` of those that are open, -1: of none. One
 // round of loads.
-ARK_DEVICE void look_up(const LoopParameters& p, const Instance& i, i32* vals, AttentionTile tile, i32 opened,
-                        AttentionTask* to) {
-  Block b = open_block(p, 0, 0);
-  b.vals = vals;
+ARK_DEVICE void look_up(const Call& call, AttentionTile tile, i32 opened, AttentionTask* to) {
+  const Block& b = call.b;
+  const AttentionArguments& a = call.i.attention;
   const AttentionItem item = dev::ld_global(at<const AttentionItem>(b.rank->items) + tile.item);
-  const i32* table = at<const i32>(i.attention.head_table);
+  const i32* table = at<const i32>(a.head_table);
   const i32 begin = dev::ld_nc(table + tile.kv), end = dev::ld_nc(table + tile.kv + 1);
-  const ItemSplits own(item, i.attention.window, call_splits(b));
+  const ItemSplits own(item, a.window, call_splits(b));
   dev::sync_warp();  // the one before is read
   if (b.lane == 0) {
     to->item = item;
@@ -136,7 +135,7 @@ ARK_APART void open_ahead(const LoopParameters& p, u32 instance, i32 tile, int n
   const Call call{b, instance_at(instance), nullptr};
   const AttentionArguments& a = call.i.attention;
   OpenTile& to = open_tiles(b)[n];
-  look_up(p, call.i, b.vals, attention_tile(call, tile), n, &to.task);
+  look_up(call, attention_tile(call, tile), n, &to.task);
   const AttentionTask& task = to.task;
   if (task.rows == 0) return;
   const i32 newest = task.item.position + task.item.count - 1, size = a.page_size;
@@ -227,7 +226,7 @@ struct AttentionRows {
   // Tile number `n` of the block's. Whether there is something to do.
   ARK_DEVICE bool open(const AttentionTile& tile, int n) const {
     if (n >= kTilesAhead) {
-      look_up(call.b.p, call.i, call.b.vals, tile, -1, &task());
+      look_up(call, tile, -1, &task());
     } else {
       const AttentionTask& own = open_tiles(call.b)[ARK_BUG(tile_of_another_number) ? 0 : n].task;
       dev::sync_warp();  // the one before is read

@@ -177,11 +177,14 @@ struct WidePieces {
     sum = {{left.x + sum.of[0], left.y + sum.of[1], left.z + sum.of[2], left.w + sum.of[3]}};
   }
   ARK_DEVICE static dev::f32x4 words_of(const Sum& s) { return {s.of[0], s.of[1], s.of[2], s.of[3]}; }
+  // Of each warp, whose sums wait behind the registers: of rows that are there, unless half the columns of one eight
+  // lie where others' second eight does.
+  ARK_DEVICE i32 octets_kept() const { return kOwnLevels > 1 ? dev::uniform(octets()) : kWideOctets; }
   // use(sum, octet, group) of all sums in registers: of eight rows, and sixteen of the columns at hand. kThere: of
-  // rows that are there; half the columns of one eight lie where others' second eight does.
+  // those that are kept.
   template <bool kThere = false, class Use>
   ARK_DEVICE void with_each(const Use& use) {
-    const i32 count = kThere && kOwnLevels > 1 ? dev::uniform(octets()) : kWideOctets;
+    const i32 count = kThere ? octets_kept() : kWideOctets;
     ARK_UNROLL
     for (int o = 0; o < kWideOctets; ++o) {
       if (o >= count) break;
@@ -196,7 +199,7 @@ struct WidePieces {
   // Eight rows after the other, as far as registers hold no more.
   template <class Fetch>
   ARK_DEVICE void add_each(int first, const Fetch& fetch) {
-    const i32 count = kOwnLevels > 1 ? dev::uniform(octets()) : kWideOctets;
+    const i32 count = octets_kept();
     ARK_UNROLL
     for (int o = 0; o < kWideOctets; ++o) {
       if (o >= count) break;

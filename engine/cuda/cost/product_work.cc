@@ -47,7 +47,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
                         t.machine().tiles.scratch);
   count_ = batches.count, copies_ahead_ = batches.ahead || tiles_.wide;
   wide_parts_ = s_.wide_rows == kExactWideRows ? 2 : 1;
-  own_levels_ = wide_parts_ == 2 && t.machine().tiles == kLargestTiles ? 2 : 1;  // such GPUs move registers
+  own_levels_ = wide_parts_ == 2 && t.machine().moves_registers() ? 2 : 1;
   for (i32 piece = 0; piece <= s_.pieces; ++piece) borders_.push_back(t.word(s_.borders + at(piece) * 4));
 }
 

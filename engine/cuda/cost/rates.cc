@@ -97,10 +97,10 @@ const std::vector<Rates>& all_rates() {
 }
 
 const Rates& rates_of(std::string_view arch) {
+  if (arch == "sm_100a") arch = "sm_100";  // as code for it is named
   std::string known;
   for (const Rates& r : all_rates()) {
-    // With a GPU's own features, or without.
-    if (r.arch == arch || std::string(r.arch) + "a" == arch) return r;
+    if (r.arch == arch) return r;
     known += (known.empty() ? "" : ", ") + std::string(r.arch);
   }
   throw Error(Code::kUsage, "--arch '" + escaped(std::string(arch)) + "' is none of " + known);

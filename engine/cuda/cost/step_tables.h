@@ -23,6 +23,8 @@ struct StepMachine {
   int32_t processors = 0, stages = 0;  // of a rank; of its ring of weights
   TileShape tiles = kLargestTiles;
   int32_t ahead = 0;  // pieces that a block asks for ahead of the ring
+  // Whether consumers have taken others' registers: so do GPUs that have room for these tiles.
+  bool moves_registers() const { return tiles == kLargestTiles; }
 };
 // Of a GPU that `ranks` share. Throws Error(kUnsupported) if it has not a processor for each.
 StepMachine machine_of(int32_t processors, int32_t shared_per_block, int64_t l2_bytes, int32_t ranks);

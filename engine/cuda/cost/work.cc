@@ -220,12 +220,6 @@ Work fma_rows(const AttentionPass& a) {
   return w;
 }
 
-// Sixteen rows each, of which tensor cores multiply as many at once. As bodies/attention_mma.h has them.
-constexpr int32_t kStripRows = 16;
-int32_t strips_at_once(const StepTables& t, const AttentionShape& s) {
-  return t.machine().tiles == kLargestTiles && s.key <= 128 && s.value <= 64 ? 2 : 1;
-}
-
 // On tensor cores. Two warps share a quarter of the processor: a block of keys takes what one has to wait for, its
 // loads from L2, too, or what both give to it, whatever is more. mma.m16n8k16: issued every 8 cycles, there behind 33
 // (Luo et al. 2024); instructions as SASS for sm_90a has them (64 elements: 690 of a warp with sixteen rows, of which
@@ -290,7 +284,8 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
                 window = t.size(i.attention.window), page_size = t.size(i.attention.page_size);
   const bool is_mma = attends_on_tensor_cores(s.format, s.key, s.value), has_slopes = i.attention.slopes != 0,
              has_sinks = i.attention.sinks != 0;
-  const int32_t strips = strips_at_once(t, s), at_once = is_mma ? strips * kStripRows : 4;  // rows
+  const int32_t strips = attention_strips(t.machine().moves_registers(), s.key, s.value),
+                at_once = is_mma ? strips * kStripRows : 4;  // rows
   Work all;
   for (int64_t number = tiles.first; number < tiles.last; ++number) {
     const AttentionTile tile = tile_of(t, number);
