@@ -32,6 +32,7 @@ inline constexpr int kLongestHead = 256;     // elements of a head that attentio
 inline constexpr int kKnownHeads = 16, kKnownPages = 4;
 
 inline constexpr int kFewRows = 8;     // of x: one column of products on tensor cores
+inline constexpr int kWarpRows = 16;   // of x that a warp takes at once on tensor cores, at most
 inline constexpr int kMaxGroups = 64;  // tiles that share an output
 inline constexpr int kNode = 8;        // of them, whose sums are read at once
 
@@ -40,6 +41,8 @@ inline constexpr int kNode = 8;        // of them, whose sums are read at once
 // sums wait for each other.
 inline constexpr int kExactWideRows = 64, kRoundedWideRows = 128;
 inline constexpr int kWideReaders = 4;  // warps that read a stage: each takes a quarter of the rows
+// Rows of a tile of which each takes one eight: its x and sums take less room.
+inline constexpr int kSlimWideRows = 8 * kWideReaders;
 // Of an exact one's tree: sums of the lowest level or two wait in registers, of the next ones in scratch
 // (TileShape::wide_levels), then in memory (RankTables::waiting), so many floats each.
 inline constexpr int kWideLevelFloats = kExactWideRows * 2 * 64;
@@ -70,9 +73,14 @@ inline constexpr TileShape kTiles = ARK_TILES;
 #else
 inline constexpr TileShape kTiles = kLargestTiles;
 #endif
-// In steps whose products have at most kFewRows rows, bodies get so much of the scratch; the ring of weights takes what
-// is behind (LoopParameters::few_stages).
-ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch < 48 * 1024 ? scratch : 48 * 1024; }
+// In a step of so many rows products get so much of the scratch, and other bodies what they get in one of few: the ring
+// of weights takes what is behind (ring_stages()). Beyond few rows that is room for x of two batches of eight pieces
+// (engine/cuda/dealing.h).
+ARK_BOTH constexpr u32 scratch_of(i32 rows, u32 scratch) {
+  const u32 most = (rows <= kFewRows ? 48 : 4 + 5 * static_cast<u32>(rows)) * 1024;
+  return scratch < most ? scratch : most;
+}
+ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch_of(kFewRows, scratch); }
 // Tiles of attention that a block opens, and whose first keys it asks for, before it waits; and bytes of scratch that
 // it keeps of them and of its warps' tasks (bodies/attention_parts.h). Small scratch is for keys and values.
 ARK_BOTH constexpr int tiles_ahead(u32 scratch) { return scratch < 48 * 1024 ? 2 : 4; }
@@ -313,10 +321,10 @@ struct LoopParameters {
   u32 counter_base;            // where counters of instances start
   i32 rank_count, processors;  // blocks = rank_count * processors; rank = block / processors
   i32 stages;                  // of the ring of weights
-  i32 few_stages;              // of the ring in steps whose products have few rows; or `stages`
-  i32 wide_from;               // rows of the steps in which it has wide_stages(); more than any has: in none
-  i32 ahead;                   // pieces_ahead()
-  i32 barrier;                 // ignore the phases' waits, join after each phase
+  i32 leaves_scratch;  // whether the ring takes what bodies leave of theirs: no product has more rows than a step
+  i32 wide_from;       // rows of the steps in which it has wide_stages(), at least
+  i32 ahead;           // pieces_ahead()
+  i32 barrier;         // ignore the phases' waits, join after each phase
 };
 
 static_assert(sizeof(LoopParameters) <= 256 && sizeof(RankTables) <= 256);
@@ -353,11 +361,11 @@ ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kS
   return s;
 }
 
-// Stages of the ring in steps whose products may take exact wide tiles.
+// Stages of the ring in steps whose products may take exact wide tiles of more than kSlimWideRows.
 ARK_BOTH constexpr int wide_stages(int stages, const TileShape& tiles) { return stages - tiles.wide_stages; }
-// Stages of the ring in steps of few rows, where bodies leave the end of their scratch to it.
-ARK_BOTH constexpr int few_stages(int stages, u32 scratch) {
-  const int more = static_cast<int>((scratch - few_scratch(scratch)) / kStageBytes);
+// And in others, of so many rows, where bodies leave the end of their scratch to it.
+ARK_BOTH constexpr int ring_stages(int stages, i32 rows, u32 scratch) {
+  const int more = static_cast<int>((scratch - scratch_of(rows, scratch)) / kStageBytes);
   return stages + more < kMaxStages ? stages + more : kMaxStages;
 }
 

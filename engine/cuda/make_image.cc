@@ -61,9 +61,8 @@ void RankImage::plan_schedule() {
   const Program& p = *setup_.program;
   const std::vector<ark::Instance> instances = unroll(p);
   takers_ = takers(p, *setup_.binding, longest_row(tiles_));
-  std::vector<int32_t> also(instances.size(),
-                            kNone);  // for sums of device code, which the program does not know
-  std::vector<int32_t> after_attention = also;
+  // For sums of device code, which the program does not know.
+  std::vector<int32_t> also(instances.size(), kNone), after_attention = also;
   int32_t last_attention = kNone;
   for (std::size_t i = 0; i < instances.size(); ++i) {
     const Phase& phase = p.phases[instances[i].phase];
@@ -102,7 +101,7 @@ void RankImage::plan_few(const std::vector<int32_t>& also,
                     own.arrivals == kNowhere ? takers_[at(instance)] : kNone});
   }
   LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), variants_.parts(number_),
-                                  few_sizes(), sums, also, more);
+                                  sizes_of(kFewRows), sums, also, more);
   if (fits(*setup_.program, plan, needed_)) lamport_ = std::move(plan);
 }
 
@@ -208,38 +207,39 @@ void RankImage::place_beside(Stream& s, std::span<const ark::Instance> all, int3
   }
 }
 
-// Of a step of kFewRows tokens.
-SymbolValues RankImage::few_sizes() const {
-  return {{"items", kFewRows}, {"pages", options_.limits.pages}, {"rows", kFewRows}, {"tokens", kFewRows}};
+// Of a step of so many tokens.
+SymbolValues RankImage::sizes_of(int32_t tokens) const {
+  return {{"items", tokens}, {"pages", options_.limits.pages}, {"rows", tokens}, {"tokens", tokens}};
 }
 
 // How it is cut, and the room of what tiles share. `partials`: kNowhere if they never do; `arrivals`: also if the norm
 // behind takes their sums up.
 void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up, int32_t wide_rows) {
   const Program& p = *setup_.program;
-  Cutting how = {.rows = 1,
-                 .panels = s.beside > 0 ? s.beside : s.panels,
-                 .weights = weights_of(s),
-                 .processors = options_.processors,
-                 .groups = groups_,
-                 .tiles = tiles_,
-                 .is_taken_up = is_taken_up,
-                 .wide_rows = wide_rows};
   const std::vector<ValId>& dims = p.buffers[x].dims;
-  const SymbolValues few = few_sizes();
-  int64_t few_rows = 1;
-  for (std::size_t a = 0; a + 1 < dims.size(); ++a) {
-    how.rows *= p.vals[dims[a]].max;
-    few_rows *= p.vals[dims[a]].e.evaluate(few);
-  }
-  leaves_scratch_ = leaves_scratch_ && few_rows <= kFewRows;
+  const auto rows_of = [&](auto value) {
+    int64_t rows = 1;
+    for (auto d = dims.begin(); d + 1 < dims.end(); ++d) rows *= value(p.vals[*d]);
+    return rows;
+  };
+  bool is_bounded = true;  // by a step's tokens
+  for (int32_t n = 1; n <= kSlimWideRows; ++n)
+    is_bounded = is_bounded && rows_of([&](const Val& v) { return v.e.evaluate(sizes_of(n)); }) <= n;
+  leaves_scratch_ = leaves_scratch_ && is_bounded;
   // What takes wide tiles has no more rows than a step, by which the ring is chosen.
-  if (few_rows > kFewRows && wide_rows == kExactWideRows) how.wide_rows = 0;
+  const Cutting how = {.rows = rows_of([](const Val& v) { return v.max; }),
+                       .panels = s.beside > 0 ? s.beside : s.panels,
+                       .weights = weights_of(s),
+                       .processors = options_.processors,
+                       .groups = groups_,
+                       .tiles = tiles_,
+                       .is_taken_up = is_taken_up,
+                       .wide_rows = is_bounded || wide_rows != kExactWideRows ? wide_rows : 0};
   is_taken_up = cut(s, how);
   if (s.wide_from != 0 && s.wide_rows == kExactWideRows) {
     const int levels = log2_of(static_cast<u32>(s.pieces)) - 1 - tiles_.wide_levels;
     rank_.waiting_levels = std::max(rank_.waiting_levels, levels);
-    wide_from_ = std::min(wide_from_, s.wide_from);
+    wide_from_ = std::min(wide_from_, std::max(s.wide_from, kSlimWideRows + 1));
   }
   s.arrivals = s.partials = kNowhere;
   const auto shared = static_cast<uint64_t>(shared_rows(s, how));

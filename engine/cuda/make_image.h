@@ -50,11 +50,10 @@ class RankImage {
 
   uint64_t arena_bytes() const { return arena_bytes_; }
   const Program& program() const { return *setup_.program; }
-  // Of the ring of weights, in steps of at most kFewRows tokens: `stages`, or more where no body needs more scratch.
-  int32_t few_stages(int32_t stages) const {
-    return leaves_scratch_ ? cuda::few_stages(stages, tiles_.scratch) : stages;
-  }
-  // Rows of the steps whose products may take exact wide tiles, at least; INT32_MAX if none do.
+  // Whether products have no more rows than a step has tokens, by which its ring of weights is chosen.
+  bool leaves_scratch() const { return leaves_scratch_; }
+  // Rows of the steps whose products may take exact wide tiles that need stages of the ring, at least; INT32_MAX if
+  // none do.
   int32_t wide_from() const { return wide_from_; }
   // A channel's own inbox and the counter that its peer raises (links of the host: its relay), as offsets
   // into the arena.
@@ -78,7 +77,7 @@ class RankImage {
   void plan_memory(uint64_t instances);
   void plan_attention();
   void plan_few(const std::vector<int32_t>& also, const std::map<int32_t, std::vector<Access>>& more);
-  SymbolValues few_sizes() const;
+  SymbolValues sizes_of(int32_t tokens) const;
   void plan_schedule();
   const Appended& appended() const { return variants_.appended(number_); }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.

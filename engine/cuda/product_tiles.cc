@@ -104,7 +104,7 @@ double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
 }
 
 // Wide from as many rows on as save the most time, in parts of what narrow tiles take, over all numbers of rows. Up to
-// kWarpRows rows narrow tiles wait for memory alone, whose ring exact ones make shorter.
+// kWarpRows rows narrow tiles wait for memory alone, and exact ones would want scratch that the ring has then.
 void choose_wide(Stream& s, const Cutting& how) {
   s.wide_rows = static_cast<u8>(how.wide_rows);
   s.wide_bits = bits_of(std::min({how.groups > 0 ? how.groups : kNode, s.pieces, kNode}));

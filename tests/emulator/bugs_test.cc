@@ -322,7 +322,8 @@ std::vector<Bug> device_bugs() {
   const OnDecoder rows(run_at_once, 0, Link::kDirect, 64, 1),
       row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16),
       row_codes(run_at_once, 0, Link::kDirect, 64, 1, DType::kF32,
-                [](TokenGraphOptions&o) { o.bits = 4, o.block = 32; });
+                [](TokenGraphOptions&o) { o.bits = 4, o.block = 32; }),
+      long_rows(run_at_once, 0, Link::kDirect, 1024, 1, DType::kF16);
   const OnDecoder wide = OnDecoder(run_wide, 1, Link::kDirect, 448, 1, DType::kF16).with_wide_tiles();
   // Whose sums wait in registers, in scratch and in memory.
   const OnDecoder wide_trees =
@@ -380,6 +381,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(missing_ring_fence, wide_trees),
       ARK_DEVICE_BUG(stale_ring, wide_trees),
       ARK_DEVICE_BUG(ring_of_other_turn, wide_trees),
+      ARK_DEVICE_BUG(scratch_of_more_rows, long_rows),
       ARK_DEVICE_BUG(empty_count, deep),
       ARK_DEVICE_BUG(missing_mbarrier_phase, deep),
       ARK_DEVICE_BUG(missing_release, deep),
@@ -399,6 +401,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(wide_missing_x_wait, wide),
       ARK_DEVICE_BUG(wide_waiting_of_others, wide_trees),
       ARK_DEVICE_BUG(wide_waiting_in_rooms, wide_trees),
+      ARK_DEVICE_BUG(wide_all_slim, wide_trees),
+      ARK_DEVICE_BUG(wide_all_slim, wide),
       ARK_DEVICE_BUG(wide_waits_for_right, wide_trees),
       ARK_DEVICE_BUG(wide_sums_kept, wide_trees),
       ARK_DEVICE_BUG(wide_rests_left_out, wide_trees),

@@ -97,11 +97,18 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   // Scratch: borders of pieces; sums of the tile [rows][kPanel], first of those that wait for their right neighbours
   // in the tree; gated: those of its first weight; others that wait; x and sums of pieces (engine/cuda/dealing.h).
   // Elements of sums are touched by thread e / kSumsAtOnce % kConsumers only, but those of pieces and where said.
-  static constexpr u32 kTileBytes = kRowBlock * kPanel * 4;
+  static constexpr u32 kRowBytes = kPanel * 4, kTileBytes = kRowBlock * kRowBytes;
   static_assert(kBorderBytes + (kTiles.levels + 1) * kTileBytes +
                     kRowBlock * piece_pitch(kPieceRows, kPanel) * 4 <=
                 kScratchBytes);
   static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kTileBytes <= kScratchBytes);
+  // Of the fewest rows beyond few; each further one has more scratch than it needs.
+  static constexpr u32 kNextBytes = (kFewRows + 1) * kRowBytes,
+                       kNextScratchBytes = scratch_of(kFewRows + 1, kScratchBytes);
+  static_assert(kBorderBytes + (kTiles.levels + 2) * kNextBytes +
+                    (kFewRows + 1) * piece_pitch(kPieceRows, kPanel) * 4 <=
+                kNextScratchBytes);
+  static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kNextBytes <= kNextScratchBytes);
   static constexpr u32 kFewBytes = kFewRows * kPanel * 4;
   static_assert(kBorderBytes + (kTiles.levels + 2) * kFewBytes +
                     kFewRows * (batch_pitch(1, kPieceRows) + sum_pitch(kPanel)) * 4 <=
@@ -116,7 +123,9 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   ARK_DEVICE explicit MatMul(const Call& c)
       : Output(c),
         batches(tiles.pieces, s.longest_piece,
-                {most_rows(), kPanel, !is_fma(), kPath == kParts, keeps_first(), is_apart()}, kScratchBytes) {
+                {most_rows(), kPanel, !is_fma(), kPath == kParts, keeps_first(),
+                 ARK_BUG(scratch_of_more_rows) ? kRowBlock : tiles.rows},
+                kScratchBytes) {
     x_start = waiting() + waiting_levels(tiles.pieces, count()) * most_rows() * kPanel;
     ahead_floats = batches.ahead ? count() * piece_floats() : 0;
   }

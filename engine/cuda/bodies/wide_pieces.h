@@ -31,10 +31,16 @@ inline constexpr int kWideSumFloats = 3 * kWideRows * 64;  // of both halves, an
 inline constexpr int kWideSharedLevels = kWideIsExact ? kTiles.wide_levels : 0;
 inline constexpr u32 kWideScratchBytes =
     kScratchBytes + (kWideIsExact ? static_cast<u32>(kTiles.wide_stages) * kStageBytes : 0);
-static_assert(kWideRows == 0 ||
-              (kBorderBytes + kWideSumFloats * 4 <= kScratchBytes &&
-               kBorderBytes + (kWideRooms * kWideRoomFloats + kWideSharedLevels * kWideLevelFloats) * 4 <=
-                   kWideScratchBytes));
+inline constexpr u32 kWideFloats = kWideRooms * kWideRoomFloats + kWideSharedLevels * kWideLevelFloats;
+// Tiles of kSlimWideRows at most take 2^this times less, so that the ring has more stages in steps of so many rows.
+inline constexpr int kSlimBits = kWideIsExact ? 1 : 2;
+static_assert(kWideRows == 0 || kWideRows == kSlimWideRows << kSlimBits);
+// Whether they fit, all, and slim ones of the steps of the fewest rows that take any (product_tiles.cc).
+inline constexpr u32 kSlimScratchBytes = scratch_of(1 + (kWideIsExact ? kWarpRows : kFewRows), kScratchBytes);
+static_assert(kWideRows == 0 || (kBorderBytes + kWideSumFloats * 4 <= kScratchBytes &&
+                                 kBorderBytes + kWideFloats * 4 <= kWideScratchBytes &&
+                                 kBorderBytes + (kWideSumFloats >> kSlimBits) * 4 <= kSlimScratchBytes &&
+                                 kBorderBytes + (kWideFloats >> kSlimBits) * 4 <= kSlimScratchBytes));
 ARK_DEVICE float* wide_scratch(const Block& b) { return reinterpret_cast<float*>(b.scratch + kBorderBytes); }
 ARK_DEVICE float* wide_sums(const Block& b, const Stream& s, int half, i32 rows) {
   return wide_scratch(b) + (s.second != 0 ? 1 - half : half) * rows * 64;
@@ -79,8 +85,13 @@ struct WidePieces {
     return reinterpret_cast<const i32*>(b.scratch)[first_piece + piece];
   }
 
+  // Of floats of a tile of kWideRows, those that this one takes.
+  ARK_DEVICE u32 part_of(int floats) const {
+    return static_cast<u32>(floats) >> (rows <= kSlimWideRows || ARK_BUG(wide_all_slim) ? kSlimBits : 0);
+  }
   ARK_DEVICE XRows room_of(i32 piece) const {
-    return {wide_scratch(b) + static_cast<u32>(piece) % kWideRooms * kWideRoomFloats, kWidePitch, 0, rows};
+    return {wide_scratch(b) + static_cast<u32>(piece) % kWideRooms * part_of(kWideRoomFloats), kWidePitch, 0,
+            rows};
   }
 
   // Starts copying x of piece `piece`, if there is one; for rows that are not there the last one's. One group of copies
@@ -165,8 +176,8 @@ struct WidePieces {
   // Where a thread's sums of a level wait that registers do not hold: four of them; the next ones of the level lie
   // kConsumers times four floats behind.
   ARK_DEVICE float* near_level(int level) const {
-    return wide_scratch(b) + (kWideRooms - ARK_BUG(wide_waiting_in_rooms)) * kWideRoomFloats +
-           level * kWideLevelFloats + b.thread * 4;
+    return wide_scratch(b) + (kWideRooms - ARK_BUG(wide_waiting_in_rooms)) * part_of(kWideRoomFloats) +
+           static_cast<u32>(level) * part_of(kWideLevelFloats) + b.thread * 4;
   }
   ARK_DEVICE float* far_level(int level) const {
     const i64 own = ARK_BUG(wide_waiting_of_others) ? 0 : b.words->processor;
@@ -193,8 +204,9 @@ struct WidePieces {
     }
   }
   // Columns from group `first` on are at hand.
-  ARK_DEVICE static int place_of(int octet, int group) {
-    return (octet * kColumnGroups + group) * kConsumers * 4;
+  ARK_DEVICE int place_of(int octet, int group) const {
+    const int groups = is_alone() ? kGroupsAtOnce : kColumnGroups;
+    return (octet * groups + group) * kConsumers * 4;
   }
   // Eight rows after the other, as far as registers hold no more.
   template <class Fetch>

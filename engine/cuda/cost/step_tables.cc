@@ -68,9 +68,10 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   }
   int32_t wide_from = INT32_MAX;
   for (const auto& image : images) wide_from = std::min(wide_from, image->wide_from());
-  stages_ = tokens <= kFewRows    ? images[0]->few_stages(machine.stages)  // rows are no more
-            : tokens >= wide_from ? wide_stages(machine.stages, machine.tiles)
-                                  : machine.stages;
+  const auto step_rows = static_cast<i32>(tokens);  // rows are no more
+  stages_ = tokens >= wide_from           ? wide_stages(machine.stages, machine.tiles)
+            : images[0]->leaves_scratch() ? ring_stages(machine.stages, step_rows, machine.tiles.scratch)
+                                          : machine.stages;
   tells_ = tokens <= kFewRows && rank.lamport != 0;
   if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
   read_needs();
