@@ -81,7 +81,8 @@ struct Share {
   Tiles tiles;
   i32 raises;
 };
-// One tile each from processor `base` on; or ranges of them; or what ranges of the row have of the instance.
+// One tile each from processor `base` on; or ranges of them, from the one behind processor 0 on, which opens and closes
+// steps; or what ranges of the row have of the instance.
 template <Side kSide = Side::kConsumers>
 ARK_APART Share dealt(Lineup line, int processor, i32 base, int processors) {
   const int place = place_from(processor, base, processors);
@@ -91,7 +92,7 @@ ARK_APART Share dealt(Lineup line, int processor, i32 base, int processors) {
     return {{own < grid ? own : grid, next < grid ? next : grid},
             place == 0 ? 1 + processors - taking : place < taking};
   }
-  if (line.all == 0) return {tiles_of<kSide>(line.grid, place, processors), 1};
+  if (line.all == 0) return {tiles_of<kSide>(line.grid, place_from(processor, 1, processors), processors), 1};
   const Tiles of_row = tiles_of<kSide>(line.all, processor, processors);
   const auto within = [&](i64 tile) {
     const i64 own = tile - line.before;

@@ -8,6 +8,7 @@
 #include "base/index.h"
 #include "engine/cuda/dependencies.h"
 #include "engine/cuda/instance_filler.h"
+#include "engine/cuda/placement.h"
 #include "engine/cuda/product_tiles.h"
 #include "engine/cuda/taken_up.h"
 #include "engine/program/opcodes.h"
@@ -105,18 +106,16 @@ void RankImage::plan_few(const std::vector<int32_t>& also,
   if (fits(*setup_.program, plan, needed_)) lamport_ = std::move(plan);
 }
 
-// Where what few processors take begins: behind processor 0, which has the borders of steps to look after; or, if the
-// instance needs nothing of the one before, which began there, beside that one.
 void RankImage::place_few(std::span<const ark::Instance> all) {
-  const int32_t first = std::min(1, options_.processors - 1);
-  int32_t last = kNone;  // before it
-  for (int32_t i = 0; i < static_cast<int32_t>(all.size()); ++i) {
-    if (appended().is_done(all[at(i)].phase)) continue;
-    const bool is_beside =
-        last != kNone && bases_[at(last)] == first && std::ranges::count(needed_[at(i)], last) == 0;
-    if (bases_[at(i)] == kNone) bases_[at(i)] = is_beside ? options_.processors / 2 : first;
-    last = i;
-  }
+  std::vector<Placed> placed(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i)
+    placed[i].base = appended().is_done(all[i].phase) ? Placed::kNothing : bases_[i];
+  for (std::size_t s = 0; s < streams_.size(); ++s)
+    placed[at(stream_instances_[s])].tiles = {
+        StreamTiles(streams_[s], kFewRows).grid,
+        StreamTiles(streams_[s], tiles_.row_block, tiles_.row_block).grid};
+  place(placed, needed_, options_.processors);
+  for (std::size_t i = 0; i < all.size(); ++i) bases_[i] = std::max(0, placed[i].base);
 }
 
 // [kv_heads + 1] places in what follows: the query heads of each.

@@ -449,12 +449,17 @@ std::vector<Bug> device_bugs() {
 std::vector<Bug> gpu_bugs() {
   const OnDecoder spread = OnDecoder(run_decode).with_gpus(Way::kHost),
                   peers = OnDecoder(run_decode).with_gpus(Way::kGpu);
+  // Whose other processors take messages, too.
+  const OnDecoder spread_rows =
+      OnDecoder(run_at_once, 0, Link::kDirect, 64, 2, DType::kF32, [](TokenGraphOptions& o) {
+        o.hidden = 256;
+      }).with_gpus(Way::kHost);
   return {
       // between GPUs
       ARK_DEVICE_BUG(relaxed_store, spread),
       ARK_DEVICE_BUG(first_one_sends, spread),
       ARK_DEVICE_BUG(stale_store, spread),
-      ARK_DEVICE_BUG(relaxed_relay, spread),
+      ARK_DEVICE_BUG(relaxed_relay, spread_rows),
       // in each other's memory
       ARK_DEVICE_BUG(relaxed_store, peers),
       ARK_DEVICE_BUG(stale_store, peers),
