@@ -53,7 +53,7 @@ struct BlockWords {
   RingCursor cursor;
   u32 padding;                // which is written, too: compilers load the cursor by 16 bytes
   i32 stages[2];              // of the ring; by turn % 2, as `leave`
-  i32 first_tile, last_tile;  // of a product with wide tiles
+  i32 first_tile, last_tile;  // of attention, and of a product with wide tiles
   // The turn's half of the rows that say themselves that they are there, plus 1; 0: it has none. Rows, at most, that
   // the other half has.
   i32 lamport, lamport_before;

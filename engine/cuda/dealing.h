@@ -269,6 +269,10 @@ inline constexpr i32 kStripRows = 16;
 ARK_BOTH constexpr i32 attention_strips(bool moves_registers, i32 key, i32 value) {
   return moves_registers && key <= 128 && value <= 64 ? 2 : 1;
 }
+// Of a warp's 32 keys, sixteens whose values it loads at once: likewise.
+ARK_BOTH constexpr i32 values_at_once(bool moves_registers, i32 key, i32 value) {
+  return moves_registers && key <= 64 && value <= 64 ? 2 : 1;
+}
 // The splits that hold keys of an item's queries; the tiles of others have nothing to do.
 struct ItemSplits {
   i32 first = 0, last = 0;

@@ -436,6 +436,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(queries_of_first_strip, attended),
       ARK_DEVICE_BUG(maxima_of_others, attended),
       ARK_DEVICE_BUG(maximum_in_use, attended),
+      ARK_DEVICE_BUG(weights_not_begun, attended),
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),

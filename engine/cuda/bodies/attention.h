@@ -56,6 +56,8 @@ struct Attention : Quiet {
     const u32 instance = instance_offset(call);
     const i32 first = static_cast<i32>(tiles.first),
               count = dev::min(static_cast<i32>(tiles.last) - first, kTilesAhead);
+    if (dev::kMovesRegisters && call.b.thread == 0)
+      call.b.words->first_tile = first, call.b.words->last_tile = static_cast<i32>(tiles.last);
     if (call.b.warp < count) open_ahead(call.b.p, instance, first + call.b.warp, call.b.warp);
     if (!ARK_BUG(asked_before_open)) consumers_sync();
     ask_ahead<E, kKey, kValue>(call.b.p, instance, count);
@@ -63,10 +65,13 @@ struct Attention : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     Way(call).start();
     const u32 instance = instance_offset(call);
-    const i32 first = static_cast<i32>(tiles.first), last = static_cast<i32>(tiles.last);
+    // Where consumers have others' registers attend() takes all: what would be kept behind it is read again.
+    const i32 own_first = static_cast<i32>(tiles.first), own_last = static_cast<i32>(tiles.last);
+    const auto first = [&] { return dev::kMovesRegisters ? call.b.words->first_tile : own_first; };
+    const auto last = [&] { return dev::kMovesRegisters ? call.b.words->last_tile : own_last; };
     ARK_ROLLED
-    for (i32 t = first; t < last; ++t) {
-      if (attend<Way>(call.b.p, instance, t, t - first)) join_splits<Way>(call.b.p, instance);
+    for (i32 t = own_first; t < last(); ++t) {
+      if (attend<Way>(call.b.p, instance, t, t - first())) join_splits<Way>(call.b.p, instance);
     }
   }
 };

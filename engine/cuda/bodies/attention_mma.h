@@ -34,9 +34,10 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 8 == 0 && kValue % 8 == 0);
 
   // A value's elements are taken by parts, whose sums a warp has registers for, and these by chunks; of a chunk the
-  // values of 16 or 32 keys are loaded at once, of keys 32 elements.
+  // values of 16 keys are loaded at once, or of all 32 where there are registers, of keys 32 elements.
   static constexpr int kChunk = 64, kPart = kValue < 128 ? kValue : 128;
-  static constexpr int kChunks = (kPart + kChunk - 1) / kChunk, kValuesAtOnce = 1;
+  static constexpr int kChunks = (kPart + kChunk - 1) / kChunk,
+                       kValuesAtOnce = values_at_once(dev::kMovesRegisters, kKey, kValue);
   static constexpr float kWeights = kIsF16<E> ? 0x1p15f : 1.0f;
 
   // Scratch of a block. Rows of q: pitch in elements, of 64 bytes each 32. Two rows' 64 bytes lie in different banks:
@@ -49,7 +50,12 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   // Fours of each eight elements of a chunk that warps merge at once.
   static constexpr int kFours = (kValues + kConsumerWarps * kStripRows * kChunk) * 4 <= kRowsScratch ? 2 : 1;
   static constexpr int kPieces = kChunk / 8 * kFours;  // of four floats, of a row
-  static_assert((kValues + kConsumerWarps * kStripRows * kPieces * 4) * 4 <= kRowsScratch);
+  // A warp's part of what is merged later, in floats; those for cap(), behind which sums of weights wait where values
+  // take the registers.
+  static constexpr int kMerged = 4 * kStripRows * kPieces, kCapped = 512;
+  static constexpr bool kSumsAside = kValuesAtOnce > 1;
+  static_assert((kValues + kConsumerWarps * kMerged) * 4 <= kRowsScratch);
+  static_assert(!kSumsAside || kCapped + kStrips * 2 * 32 <= kMerged);
 
   ARK_DEVICE explicit AttentionByMma(const Call& c) : Rows(c) {}
 
@@ -253,10 +259,17 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   // Of a row's scores, so far: registers are few.
   ARK_DEVICE float& maximum(int row) const { return scratch(kMaxima)[call.b.warp * kRows + row]; }
 
+  // Of row g + 8r of a strip: the sum of the weights of the lane's keys.
+  ARK_DEVICE float& sum_of_weights(int strip, State& state, int r) const {
+    if constexpr (kSumsAside)
+      return merged_four(call.b.warp, 0, 0)[kCapped + (strip * 2 + r) * 32 + call.b.lane];
+    return state.sum[r];
+  }
+
   // A score at a time, through the warp's part of what is merged later: there is one copy of the code.
   ARK_DEVICE void cap(float most, int row, Scores& scores) const {
     float* own = merged_four(call.b.warp, 0, 0) + call.b.lane;
-    static_assert(kStripRows * kPieces * 4 >= 512);
+    static_assert(kMerged >= kCapped);
     ARK_UNROLL
     for (int i = 0; i < 16; ++i) own[i * 32] = scores[0][i / 4][i % 4] * rule(row + i % 4 / 2 * 8).factor;
     ARK_ROLLED
@@ -304,7 +317,8 @@ struct AttentionByMma : AttentionRows<kValue, X> {
       }
       if (!ARK_BUG(maximum_in_use)) dev::sync_warp();  // all have read the one before
       if (call.b.lane % 4 == 0) maximum(row + r * 8) = now;
-      state.sum[r] = dev::fma(state.sum[r], factor, sum);
+      float& all = sum_of_weights(strip, state, r);
+      all = dev::fma(all, factor, sum);
       ARK_UNROLL
       for (int c = 0; c < kChunks; ++c) {
         ARK_UNROLL
@@ -353,6 +367,9 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   // The warp's keys of the split.
   ARK_DEVICE void run_warp(i32 row0, i32 rows, int part, State (&states)[kStrips]) const {
     if (call.b.lane < kRows && !ARK_BUG(maxima_of_others)) maximum(call.b.lane) = -infinity();
+    ARK_UNROLL
+    for (int n = 0; kSumsAside && !ARK_BUG(weights_not_begun) && n < kStrips * 2; ++n)
+      sum_of_weights(n / 2, states[n / 2], n % 2) = 0;
     const i32 window = call.size(call.i.attention.window);
     const i32 newest = task().item.position + divide(row0 + rows - 1, task().group).quotient;
     const i32 oldest =
@@ -364,8 +381,8 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     tell(row_of_key(place_of_key(first, end, row0 == 0)));
     ARK_ROLLED
     for (;;) {
-      // A page is looked up one turn ahead, and what lies there asked for in L2. Nothing is loaded ahead: the registers
-      // are not there, and the other warp of the processor's quarter works meanwhile.
+      // A page is looked up one turn ahead, and what lies there asked for in L2. Nothing of the next keys is loaded
+      // ahead: the registers are not there, and the other warp of the processor's quarter works meanwhile.
       const Place next = place_of_key(first + kAttentionBlock, end, false);
       ARK_UNROLL
       for (State& state : states) {
@@ -448,10 +465,10 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     }
   }
 
-  ARK_DEVICE void put_sums(int strip, const State& state) const {
+  ARK_DEVICE void put_sums(int strip, State& state) const {
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float sum = state.sum[r];  // of four lanes' keys
+      float sum = sum_of_weights(strip, state, r);  // of four lanes' keys
       sum += dev::shfl_xor(sum, 1);
       sum += dev::shfl_xor(sum, 2);
       const int own = call.b.warp * kRows + strip * kStripRows + call.b.lane / 4 + r * 8;
@@ -477,6 +494,7 @@ struct AttentionByMma : AttentionRows<kValue, X> {
       with_each(rows, states, [&](int strip, State& state) {
         if (part == 0) put_sums(strip, state);
       });
+      if (kSumsAside) dev::sync_warp();  // what is merged takes their place
       ARK_ROLLED
       for (i32 first = 0; first < rows; first += kStripRows) {
         ARK_UNROLL

@@ -224,7 +224,7 @@ Work fma_rows(const AttentionPass& a) {
 // loads from L2, too, or what both give to it, whatever is more. mma.m16n8k16: issued every 8 cycles, there behind 33
 // (Luo et al. 2024); instructions as SASS for sm_90a has them (64 elements: 690 of a warp with sixteen rows, of which
 // 90 turn values around for both strips).
-Work mma_rows(const AttentionPass& a, int32_t most_strips, uint32_t scratch_bytes) {
+Work mma_rows(const AttentionPass& a, int32_t most_strips, bool moves_registers, uint32_t scratch_bytes) {
   constexpr int32_t kMmaIssue = 8, kMmaLatency = 33, kLoad = 400, kChunk = 64;
   const AttentionShape& s = a.shape;
   const int32_t strips = up(a.rows, kStripRows);
@@ -239,7 +239,7 @@ Work mma_rows(const AttentionPass& a, int32_t most_strips, uint32_t scratch_byte
   const double eights = up(a.rows, 8), products = strips * (16.0 * pairs + 32 * chunks),
                issued = products + strips * 40 * pairs + 90 * chunks + eights * 230,
                waited = products * kMmaIssue + strips * (4 * kMmaLatency + 120) + eights * 200;
-  const int32_t rounds = pairs + 2 * chunks;
+  const int32_t rounds = pairs + 2 * chunks / values_at_once(moves_registers, s.key, s.value);
   for (int32_t part = 0; part < parts; ++part) {
     if (part > 0) all += barriers(1);
     if (a.blocks > 0 && !a.knows_page) all += loads(1);  // the first page
@@ -318,7 +318,8 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
                                blocks,     last_keys, is_far,
                                has_slopes, has_sinks, is_open && group <= kKnownHeads,
                                knows_page};
-      all += is_mma ? mma_rows(pass, strips, t.machine().tiles.scratch) : fma_rows(pass);
+      all += is_mma ? mma_rows(pass, strips, t.machine().moves_registers(), t.machine().tiles.scratch)
+                    : fma_rows(pass);
       if (is_far)
         all.bytes +=
             int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
