@@ -219,25 +219,22 @@ ARK_DEVICE i32 waiting_levels(i32 pieces, i32 count) {
 }
 ARK_BOTH constexpr i32 warps_of_piece(i32 rows, bool is_mma) { return is_mma && rows > kWarpRows ? 2 : 1; }
 // Rows of x; whether tensor cores multiply them, and whether they can be copied while the batch before is in use, into
-// rooms of their own; whether the sums of a first product are kept; rows of the step.
+// rooms of their own; whether the sums of a first product are kept; is_apart() of the step.
 struct BatchOf {
   i32 rows, panel;
-  bool is_mma, copies, keeps;
-  i32 step_rows;
+  bool is_mma, copies, keeps, is_apart;
 };
 struct Batches {
   i32 count;  // pieces
   bool ahead;
-  ARK_DEVICE Batches(i32 pieces, i32 longest_piece, const BatchOf& of, u32 all_scratch) {
-    const u32 scratch = scratch_of(of.step_rows, all_scratch);
+  ARK_DEVICE Batches(i32 pieces, i32 longest_piece, const BatchOf& of, u32 scratch) {
     const i32 room = static_cast<i32>(scratch - kBorderBytes) / 4 / of.rows - (1 + of.keeps) * of.panel;
     const i32 warps = warps_of_piece(of.rows, of.is_mma);
-    const bool apart = is_apart(of.step_rows);
-    ahead = of.copies && apart;
+    ahead = of.copies && of.is_apart;
     for (;; ahead = false) {
       for (count = pieces; count > 1; count /= 2) {
-        const i32 own = apart ? (ahead ? 2 : 1) * count * piece_pitch(longest_piece, of.panel)
-                              : batch_pitch(count, longest_piece) + count * sum_pitch(of.panel);
+        const i32 own = of.is_apart ? (ahead ? 2 : 1) * count * piece_pitch(longest_piece, of.panel)
+                                    : batch_pitch(count, longest_piece) + count * sum_pitch(of.panel);
         if (own + waiting_levels(pieces, count) * of.panel <= room) break;
       }
       // Rather all warps at work than copies ahead.

@@ -269,9 +269,11 @@ class Device final : public DeviceExecutor {
     p.rank_count = static_cast<i32>(setups_.size());
     p.processors = options_.processors;
     p.stages = stages_;
-    p.leaves_scratch = std::ranges::all_of(images_, [](const auto& i) { return i->leaves_scratch(); });
-    p.wide_from = INT32_MAX;
-    for (const auto& image : images_) p.wide_from = std::min(p.wide_from, image->wide_from());
+    p.leaving_rows = p.wide_from = INT32_MAX;
+    for (const auto& image : images_) {
+      p.leaving_rows = std::min(p.leaving_rows, image->leaving_rows(stages_));
+      p.wide_from = std::min(p.wide_from, image->wide_from());
+    }
     p.ahead = pieces_ahead(gpu_->info().l2, shape_.blocks);
     p.barrier = options_.barrier;
   }

@@ -54,7 +54,7 @@ struct TileShape {
   int levels;     // of a tree: a tile takes 2^(levels - 1) pieces of a weight's rows at most
   u32 scratch;    // bytes of shared memory
   // Of wide tiles, which small scratch has no room for; exact ones': rooms of x, and levels of their trees in scratch;
-  // stages that the ring of weights leaves to these in steps that may take some.
+  // stages that the ring of weights leaves to these in steps that may take some of more than kSlimWideRows.
   bool has_wide;
   int wide_rooms, wide_levels, wide_stages;
 #if !defined(__CUDACC__)
@@ -74,13 +74,16 @@ inline constexpr TileShape kTiles = ARK_TILES;
 inline constexpr TileShape kTiles = kLargestTiles;
 #endif
 // In a step of so many rows products get so much of the scratch, and other bodies what they get in one of few: the ring
-// of weights takes what is behind (ring_stages()). Beyond few rows that is room for x of two batches of eight pieces
-// (engine/cuda/dealing.h).
-ARK_BOTH constexpr u32 scratch_of(i32 rows, u32 scratch) {
-  const u32 most = (rows <= kFewRows ? 48 : 4 + 5 * static_cast<u32>(rows)) * 1024;
+// of weights takes what is behind (ring_stages()). Beyond few rows that is, up to `leaving_rows`
+// (LoopParameters::leaving_rows), room for x of two batches of eight pieces of 64 rows (engine/cuda/dealing.h).
+inline constexpr u32 kScratchOfRow = 5 * 1024;
+ARK_BOTH constexpr u32 scratch_of(i32 rows, i32 leaving_rows, u32 scratch) {
+  const u32 most = rows <= kFewRows       ? 48 * 1024
+                   : rows <= leaving_rows ? 4 * 1024 + static_cast<u32>(rows) * kScratchOfRow
+                                          : scratch;
   return scratch < most ? scratch : most;
 }
-ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch_of(kFewRows, scratch); }
+ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch_of(kFewRows, 0, scratch); }
 // Tiles of attention that a block opens, and whose first keys it asks for, before it waits; and bytes of scratch that
 // it keeps of them and of its warps' tasks (bodies/attention_parts.h). Small scratch is for keys and values.
 ARK_BOTH constexpr int tiles_ahead(u32 scratch) { return scratch < 48 * 1024 ? 2 : 4; }
@@ -321,10 +324,10 @@ struct LoopParameters {
   u32 counter_base;            // where counters of instances start
   i32 rank_count, processors;  // blocks = rank_count * processors; rank = block / processors
   i32 stages;                  // of the ring of weights
-  i32 leaves_scratch;  // whether the ring takes what bodies leave of theirs: no product has more rows than a step
-  i32 wide_from;       // rows of the steps in which it has wide_stages(), at least
-  i32 ahead;           // pieces_ahead()
-  i32 barrier;         // ignore the phases' waits, join after each phase
+  i32 leaving_rows;  // rows of the steps in which the ring takes what products leave of the scratch, at most
+  i32 wide_from;     // rows of the steps in which it has wide_stages(), at least
+  i32 ahead;         // pieces_ahead()
+  i32 barrier;       // ignore the phases' waits, join after each phase
 };
 
 static_assert(sizeof(LoopParameters) <= 256 && sizeof(RankTables) <= 256);
@@ -364,8 +367,9 @@ ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kS
 // Stages of the ring in steps whose products may take exact wide tiles of more than kSlimWideRows.
 ARK_BOTH constexpr int wide_stages(int stages, const TileShape& tiles) { return stages - tiles.wide_stages; }
 // And in others, of so many rows, where bodies leave the end of their scratch to it.
-ARK_BOTH constexpr int ring_stages(int stages, i32 rows, u32 scratch) {
-  const int more = static_cast<int>((scratch - scratch_of(rows, scratch)) / kStageBytes);
+ARK_BOTH constexpr int ring_stages(int stages, i32 rows, i32 leaving_rows, u32 scratch) {
+  if (rows > leaving_rows) return stages;
+  const int more = static_cast<int>((scratch - scratch_of(rows, leaving_rows, scratch)) / kStageBytes);
   return stages + more < kMaxStages ? stages + more : kMaxStages;
 }
 

@@ -9,7 +9,6 @@
 #include "engine/cuda/dependencies.h"
 #include "engine/cuda/instance_filler.h"
 #include "engine/cuda/placement.h"
-#include "engine/cuda/product_tiles.h"
 #include "engine/cuda/taken_up.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
@@ -223,7 +222,8 @@ void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up, int32_t wid
   };
   bool is_bounded = true;  // by a step's tokens
   for (int32_t n = 1; n <= kSlimWideRows; ++n)
-    is_bounded = is_bounded && rows_of([&](const Val& v) { return v.e.evaluate(sizes_of(n)); }) <= n;
+    is_bounded = is_bounded &&
+                 rows_of([&](const Val& v) { return v.e.evaluate(sizes_of(n)); }) <= std::max(n, kFewRows);
   leaves_scratch_ = leaves_scratch_ && is_bounded;
   // What takes wide tiles has no more rows than a step, by which the ring is chosen.
   const Cutting how = {.rows = rows_of([](const Val& v) { return v.max; }),

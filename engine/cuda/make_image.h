@@ -13,6 +13,7 @@
 
 #include "engine/cuda/image.h"
 #include "engine/cuda/lamport_plan.h"
+#include "engine/cuda/product_tiles.h"
 #include "engine/cuda/variants.h"
 #include "engine/program/unroll.h"
 #include "engine/run/executor.h"
@@ -50,8 +51,11 @@ class RankImage {
 
   uint64_t arena_bytes() const { return arena_bytes_; }
   const Program& program() const { return *setup_.program; }
-  // Whether products have no more rows than a step has tokens, by which its ring of weights is chosen.
-  bool leaves_scratch() const { return leaves_scratch_; }
+  // LoopParameters::leaving_rows, of a ring of so many stages: none if a product may have more rows than a step has
+  // tokens, by which the ring is chosen.
+  int32_t leaving_rows(int32_t stages) const {
+    return leaves_scratch_ ? cuda::leaving_rows(streams_, stages) : 0;
+  }
   // Rows of the steps whose products may take exact wide tiles that need stages of the ring, at least; INT32_MAX if
   // none do.
   int32_t wide_from() const { return wide_from_; }

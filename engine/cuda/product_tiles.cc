@@ -104,7 +104,7 @@ double wide_cost(const Stream& s, const Cutting& how, int64_t rows) {
 }
 
 // Wide from as many rows on as save the most time, in parts of what narrow tiles take, over all numbers of rows. Up to
-// kWarpRows rows narrow tiles wait for memory alone, and exact ones would want scratch that the ring has then.
+// kWarpRows rows narrow tiles wait for memory alone, and exact ones want scratch that the ring has then.
 void choose_wide(Stream& s, const Cutting& how) {
   s.wide_rows = static_cast<u8>(how.wide_rows);
   s.wide_bits = bits_of(std::min({how.groups > 0 ? how.groups : kNode, s.pieces, kNode}));
@@ -152,6 +152,13 @@ int64_t shared_rows(const Stream& s, const Cutting& how) {
     count(rows, groups_of_wide(s, how, rows));
   }
   return most;
+}
+
+int32_t leaving_rows(std::span<const Stream> products, int32_t stages) {
+  // As replays are shorter: of Llama-1B's and 8B's widths in 4, 8 and 16 bits; rows of a piece, stages.
+  constexpr int32_t kLongPiece = 96, kShortRing = 12;
+  const auto is_long = [](const Stream& s) { return s.longest_piece > kLongPiece; };
+  return stages >= kShortRing && std::ranges::any_of(products, is_long) ? kFewRows : kWarpRows;
 }
 
 }  // namespace ark::cuda

@@ -1,6 +1,9 @@
 // How a matrix product is cut into tiles: chosen by what it would cost, before anything runs.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "engine/cuda/image.h"
 
 namespace ark::cuda {
@@ -22,5 +25,9 @@ bool cut(Stream& s, Cutting how);
 
 // Rows times groups of tiles that share outputs, at most, over all steps; 0: none ever does.
 int64_t shared_rows(const Stream& s, const Cutting& how);
+
+// Up to how many rows of a step its products leave scratch to a ring of so many stages (scratch_of() in image.h): not
+// beyond few where a long ring would cost long pieces, of 4 bits, that their x is copied ahead.
+int32_t leaving_rows(std::span<const Stream> products, int32_t stages);
 
 }  // namespace ark::cuda

@@ -96,9 +96,8 @@ ARK_DEVICE void invalidate_stage(dev::Mbarrier* full, int stage) {
 ARK_DEVICE void choose_ring(const Block& b, i32 rows) {
   BlockWords& words = *b.words;
   const i32 before = words.stages[(words.turn + 1) % 2];
-  const i32 stages = rows >= b.p.wide_from     ? wide_stages(b.p.stages, kTiles)
-                     : b.p.leaves_scratch != 0 ? ring_stages(b.p.stages, rows, kScratchBytes)
-                                               : b.p.stages;
+  const i32 stages = rows >= b.p.wide_from ? wide_stages(b.p.stages, kTiles)
+                                           : ring_stages(b.p.stages, rows, b.p.leaving_rows, kScratchBytes);
   if (b.thread == 0) words.stages[words.turn % 2] = stages;
   if (stages == before || ARK_BUG(stale_ring)) return;
   if (b.thread == 0) words.cursor = {0, 0, words.cursor.passed};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/cuda/product_tiles.h"
 #include "engine/program/program.h"
 
 namespace ark::cuda {
@@ -76,6 +77,37 @@ TEST(Dealing, NeighboursShareProcessorsEvenly) {
   }
   EXPECT_EQ(least, 2);
   EXPECT_EQ(most, 3);
+}
+
+// As engine/cuda/README.md has them, of blocks with 227 KiB.
+TEST(Dealing, TheRingTakesWhatProductsLeaveOfTheScratch) {
+  const auto stages = [](i32 rows, i32 leaving_rows) {
+    return ring_stages(14, rows, leaving_rows, kLargestTiles.scratch);
+  };
+  EXPECT_EQ(stages(1, kWarpRows), 21);
+  EXPECT_EQ(stages(9, kWarpRows), 21);
+  EXPECT_EQ(stages(16, kWarpRows), 16);
+  EXPECT_EQ(stages(17, kWarpRows), 14);
+  EXPECT_EQ(stages(8, kFewRows), 21);
+  EXPECT_EQ(stages(9, kFewRows), 14);
+  EXPECT_EQ(stages(1, 0), 14);
+  for (const TileShape& tiles : {kLargestTiles, kLargeTiles, kSmallTiles}) {
+    for (const i32 leaving : {0, kFewRows, kWarpRows}) {
+      for (i32 rows = 1; rows <= 64; ++rows) {
+        const auto taken = static_cast<u32>(ring_stages(10, rows, leaving, tiles.scratch) - 10) * kStageBytes;
+        EXPECT_LE(scratch_of(rows, leaving, tiles.scratch), tiles.scratch - taken) << rows << " rows";
+      }
+    }
+  }
+}
+
+TEST(Dealing, LongPiecesKeepTheirScratchFromALongRing) {
+  Stream of_16_bits{}, of_4_bits{};
+  of_16_bits.longest_piece = 64, of_4_bits.longest_piece = 128;
+  const Stream all[] = {of_16_bits, of_4_bits};
+  EXPECT_EQ(leaving_rows({all, 1}, 14), kWarpRows);
+  EXPECT_EQ(leaving_rows(all, 14), kFewRows);
+  EXPECT_EQ(leaving_rows(all, 6), kWarpRows);
 }
 
 }  // namespace

@@ -323,7 +323,8 @@ std::vector<Bug> device_bugs() {
       row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16),
       row_codes(run_at_once, 0, Link::kDirect, 64, 1, DType::kF32,
                 [](TokenGraphOptions&o) { o.bits = 4, o.block = 32; }),
-      long_rows(run_at_once, 0, Link::kDirect, 1024, 1, DType::kF16);
+      long_rows(run_at_once, 1, Link::kDirect, 2048, 1, DType::kF16,
+                [](TokenGraphOptions&o) { o.hidden = 64; });
   const OnDecoder wide = OnDecoder(run_wide, 1, Link::kDirect, 448, 1, DType::kF16).with_wide_tiles();
   // Whose sums wait in registers, in scratch and in memory.
   const OnDecoder wide_trees =

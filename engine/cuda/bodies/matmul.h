@@ -102,13 +102,13 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
                     kRowBlock * piece_pitch(kPieceRows, kPanel) * 4 <=
                 kScratchBytes);
   static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kTileBytes <= kScratchBytes);
-  // Of the fewest rows beyond few; each further one has more scratch than it needs.
-  static constexpr u32 kNextBytes = (kFewRows + 1) * kRowBytes,
-                       kNextScratchBytes = scratch_of(kFewRows + 1, kScratchBytes);
-  static_assert(kBorderBytes + (kTiles.levels + 2) * kNextBytes +
-                    (kFewRows + 1) * piece_pitch(kPieceRows, kPanel) * 4 <=
-                kNextScratchBytes);
-  static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kNextBytes <= kNextScratchBytes);
+  // Of the fewest rows beyond few; each further one takes no more than it brings.
+  static constexpr u32 kPiecesOfRow = (kTiles.levels + 2) * kRowBytes + piece_pitch(kPieceRows, kPanel) * 4,
+                       kGatheredOfRow = (kMaxGroups / kNode + 1) * kRowBytes,
+                       kMostOfRow = kPiecesOfRow > kGatheredOfRow ? kPiecesOfRow : kGatheredOfRow;
+  static_assert(kBorderBytes + (kFewRows + 1) * kMostOfRow <=
+                    scratch_of(kFewRows + 1, kWarpRows, kScratchBytes) &&
+                kMostOfRow <= kScratchOfRow);
   static constexpr u32 kFewBytes = kFewRows * kPanel * 4;
   static_assert(kBorderBytes + (kTiles.levels + 2) * kFewBytes +
                     kFewRows * (batch_pitch(1, kPieceRows) + sum_pitch(kPanel)) * 4 <=
@@ -123,9 +123,9 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   ARK_DEVICE explicit MatMul(const Call& c)
       : Output(c),
         batches(tiles.pieces, s.longest_piece,
-                {most_rows(), kPanel, !is_fma(), kPath == kParts, keeps_first(),
-                 ARK_BUG(scratch_of_more_rows) ? kRowBlock : tiles.rows},
-                kScratchBytes) {
+                {most_rows(), kPanel, !is_fma(), kPath == kParts, keeps_first(), is_apart()},
+                scratch_of(ARK_BUG(scratch_of_more_rows) ? kRowBlock : tiles.rows, c.b.p.leaving_rows,
+                           kScratchBytes)) {
     x_start = waiting() + waiting_levels(tiles.pieces, count()) * most_rows() * kPanel;
     ahead_floats = batches.ahead ? count() * piece_floats() : 0;
   }

@@ -36,7 +36,8 @@ inline constexpr u32 kWideFloats = kWideRooms * kWideRoomFloats + kWideSharedLev
 inline constexpr int kSlimBits = kWideIsExact ? 1 : 2;
 static_assert(kWideRows == 0 || kWideRows == kSlimWideRows << kSlimBits);
 // Whether they fit, all, and slim ones of the steps of the fewest rows that take any (product_tiles.cc).
-inline constexpr u32 kSlimScratchBytes = scratch_of(1 + (kWideIsExact ? kWarpRows : kFewRows), kScratchBytes);
+inline constexpr u32 kSlimScratchBytes =
+    scratch_of(1 + (kWideIsExact ? kWarpRows : kFewRows), kWarpRows, kScratchBytes);
 static_assert(kWideRows == 0 || (kBorderBytes + kWideSumFloats * 4 <= kScratchBytes &&
                                  kBorderBytes + kWideFloats * 4 <= kWideScratchBytes &&
                                  kBorderBytes + (kWideSumFloats >> kSlimBits) * 4 <= kSlimScratchBytes &&

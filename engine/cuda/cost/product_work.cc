@@ -43,8 +43,8 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
   copies_x_ = type.ends_with("kParts>");
   const Batches batches(tiles_.pieces, s_.longest_piece,
                         {std::min(tiles_.row_block, tiles_.rows), s_.panel, !is_fma_, copies_x_,
-                         s_.second != 0 && !keeps_in_output_, tiles_.rows},
-                        t.machine().tiles.scratch);
+                         s_.second != 0 && !keeps_in_output_, is_apart_},
+                        scratch_of(tiles_.rows, t.leaving_rows(), t.machine().tiles.scratch));
   count_ = batches.count, copies_ahead_ = batches.ahead || tiles_.wide;
   wide_parts_ = s_.wide_rows == kExactWideRows ? 2 : 1;
   own_levels_ = wide_parts_ == 2 && t.machine().moves_registers() ? 2 : 1;

@@ -67,11 +67,15 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
     longest = std::max<int64_t>(longest, s.cached + s.count);
   }
   int32_t wide_from = INT32_MAX;
-  for (const auto& image : images) wide_from = std::min(wide_from, image->wide_from());
+  leaving_rows_ = INT32_MAX;
+  for (const auto& image : images) {
+    leaving_rows_ = std::min(leaving_rows_, image->leaving_rows(machine.stages));
+    wide_from = std::min(wide_from, image->wide_from());
+  }
   const auto step_rows = static_cast<i32>(tokens);  // rows are no more
-  stages_ = tokens >= wide_from           ? wide_stages(machine.stages, machine.tiles)
-            : images[0]->leaves_scratch() ? ring_stages(machine.stages, step_rows, machine.tiles.scratch)
-                                          : machine.stages;
+  stages_ = step_rows >= wide_from
+                ? wide_stages(machine.stages, machine.tiles)
+                : ring_stages(machine.stages, step_rows, leaving_rows_, machine.tiles.scratch);
   tells_ = tokens <= kFewRows && rank.lamport != 0;
   if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
   read_needs();

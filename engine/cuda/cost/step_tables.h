@@ -50,6 +50,7 @@ class StepTables {
   const std::vector<std::vector<int32_t>>& told() const { return told_; }
   // Whether instances of this step tell others so.
   bool tells() const { return tells_; }
+  int32_t leaving_rows() const { return leaving_rows_; }  // LoopParameters::leaving_rows
   // Bytes that a processor clears before the first instance, if the step before had as many rows.
   int64_t cleared_bytes() const { return cleared_bytes_; }
   // Of an instance, those that it waits for in this step.
@@ -85,7 +86,7 @@ class StepTables {
   std::vector<std::vector<int32_t>> needs_, told_;
   std::vector<AttentionItem> items_;
   std::vector<i32> vals_;
-  int32_t splits_ = 1, stages_ = 0;
+  int32_t splits_ = 1, stages_ = 0, leaving_rows_ = 0;
   bool tells_ = false;
   int64_t cleared_bytes_ = 0;
 };
