@@ -22,8 +22,11 @@ class RowFinder {
  public:
   RowFinder(const Program& program, std::span<const ark::Instance> all, const Appended& appended,
             const XParts& parts, const SymbolValues& few)
-      : p_(program), all_(all), appended_(appended), parts_(parts), few_(few), one_(few) {
-    for (auto& [symbol, value] : one_) value = std::min<int64_t>(value, 1);
+      : p_(program), all_(all), appended_(appended), parts_(parts) {
+    for (int64_t tokens = 1; tokens <= kFewRows; ++tokens) {
+      steps_.push_back(few);
+      for (auto& [symbol, value] : steps_.back()) value = std::min(value, tokens);
+    }
     for (const ark::Instance& i : all) accesses_.push_back(accesses(program, i));
   }
 
@@ -61,14 +64,17 @@ class RowFinder {
     }
     const std::size_t rank = writer.rank(out);
     if (rank < axes) return 0;
-    int64_t width = 1, rows = 1, of_one = 1;  // of a step of one token
+    int64_t width = 1;
     for (std::size_t a = rank - axes; a < rank; ++a)
       width *= std::max<int64_t>(0, writer.constant_dim(out, a));
-    for (std::size_t a = 0; a < rank - axes; ++a) {
-      const Expr& e = p_.vals[writer.buffer(out).dims[a]].e;
-      rows *= e.evaluate(few_), of_one *= e.evaluate(one_);
+    // Of no more rows than tokens: as many are cleared.
+    for (std::size_t n = 0; n < steps_.size(); ++n) {
+      int64_t rows = 1;
+      for (std::size_t a = 0; a < rank - axes; ++a)
+        rows *= p_.vals[writer.buffer(out).dims[a]].e.evaluate(steps_[n]);
+      if (rows > static_cast<int64_t>(n + 1)) return 0;
     }
-    return width % kRun == 0 && rows <= kFewRows && of_one <= 1 ? width : 0;
+    return width % kRun == 0 ? width : 0;
   }
 
   // Whether the instance reads `buffer` as rows of a product's x, and in no other way.
@@ -116,8 +122,7 @@ class RowFinder {
   const std::span<const ark::Instance> all_;
   const Appended& appended_;
   const XParts& parts_;
-  const SymbolValues few_;
-  SymbolValues one_;                           // of a step of one token
+  std::vector<SymbolValues> steps_;            // of one token, and more, up to kFewRows
   std::vector<std::vector<Access>> accesses_;  // by instance
   LamportPlan found_;
 };

@@ -58,8 +58,8 @@ class Placer {
   void add(std::size_t i, double weight, std::vector<double>& cost) const {
     if (all_[i].base < 0) return;
     for (const int64_t tiles : all_[i].tiles) {
-      const int64_t count = is_found_[i] ? kLookedAt : tiles;
-      if (count >= processors_) continue;
+      const int64_t count = is_found_[i] ? std::min<int64_t>(kLookedAt, processors_ / 2) : tiles;
+      if (count >= processors_) continue;  // all have one
       for (int64_t t = 0; t < count; ++t) cost[at((all_[i].base + t) % processors_)] += weight / 2;
     }
   }

@@ -47,6 +47,10 @@ TEST(Placement, NeighboursThatNeedNothingOfEachOtherLieApart) {
   const int32_t apart = (found[1] - found[0] + kMany) % kMany;
   EXPECT_GE(apart, kRows);
   EXPECT_LE(apart, kMany - kRows);
+  for (const int32_t few : {2, 16, 33, 64, 66}) {
+    const auto of_few = bases({{}, {}}, {{}, {}}, few);
+    EXPECT_GE((of_few[1] - of_few[0] + few) % few, few / 2) << few << " processors";
+  }
   // What stands between them, but is not run, does not part them.
   EXPECT_EQ(bases({{}, {Placed::kNothing}, {}}, {{}, {}, {}}, kMany)[2], found[1]);
 }
