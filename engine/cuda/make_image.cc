@@ -221,9 +221,10 @@ void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up, int32_t wid
     return rows;
   };
   bool is_bounded = true;  // by a step's tokens
-  for (int32_t n = 1; n <= kSlimWideRows; ++n)
-    is_bounded = is_bounded &&
-                 rows_of([&](const Val& v) { return v.e.evaluate(sizes_of(n)); }) <= std::max(n, kFewRows);
+  for (int32_t n = 1; n <= kSlimWideRows && is_bounded; ++n) {
+    const SymbolValues sizes = sizes_of(n);
+    is_bounded = rows_of([&](const Val& v) { return v.e.evaluate(sizes); }) <= std::max(n, kFewRows);
+  }
   leaves_scratch_ = leaves_scratch_ && is_bounded;
   // What takes wide tiles has no more rows than a step, by which the ring is chosen.
   const Cutting how = {.rows = rows_of([](const Val& v) { return v.max; }),

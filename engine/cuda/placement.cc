@@ -43,15 +43,15 @@ class Placer {
     for (const std::size_t j : takers_[i]) add(j, kBehind, cost);
     for (const int32_t n : needed_[i]) add(at(n), kNeeded, cost);
     if (before != kNone && std::ranges::count(needed_[i], before) == 0) add(at(before), kBeside, cost);
-    int32_t best = 0;
+    int32_t found = 0;
     double least = 0;
     for (int32_t base = 0; base < processors_; ++base) {
       double all = 0;
       for (int64_t t = 0; t < std::min<int64_t>(kLookedAt, processors_); ++t)
         all += weight_of_tile(t) * cost[at((base + t) % processors_)];
-      if (base == 0 || all < least) least = all, best = base;
+      if (base == 0 || all < least) least = all, found = base;
     }
-    return best;
+    return found;
   }
 
   // For processors that have tiles of instance `i`.

@@ -323,6 +323,7 @@ std::vector<Bug> device_bugs() {
       row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16),
       row_codes(run_at_once, 0, Link::kDirect, 64, 1, DType::kF32,
                 [](TokenGraphOptions&o) { o.bits = 4, o.block = 32; }),
+      // Whose two batches of pieces want more scratch than a step of eleven rows has.
       long_rows(run_at_once, 1, Link::kDirect, 2048, 1, DType::kF16,
                 [](TokenGraphOptions&o) { o.hidden = 64; });
   const OnDecoder wide = OnDecoder(run_wide, 1, Link::kDirect, 448, 1, DType::kF16).with_wide_tiles();
