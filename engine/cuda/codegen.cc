@@ -62,6 +62,7 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
   KernelSource source = source_of(std::move(text));
   source.launch_registers = kLaunchRegisters, source.keeping_flag = "-DARK_MOVES_REGISTERS=0";
   if (options.trace) source.flags.push_back("-DARK_TRACE=1");
+  if (!variants.has_peers()) source.flags.emplace_back("-DARK_ALONE=1");
   source.flags.push_back("-DARK_TILES=" + std::string(name_of(options.tiles)));
   if (variants.takes_wide_tiles(options.tiles))
     source.flags.push_back("-DARK_WIDE_ROWS=" + std::to_string(wide_rows(variants.numerics())));

@@ -2,7 +2,7 @@
 // for the loop on the device and for the host, which replays it (engine/cuda/cost). On the device behind dma/device.h.
 #pragma once
 
-#include "engine/cuda/image.h"
+#include "engine/cuda/block_layout.h"
 
 #if !defined(ARK_DEVICE)
 #define ARK_DEVICE inline

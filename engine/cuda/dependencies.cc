@@ -1,6 +1,7 @@
 #include "engine/cuda/dependencies.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/index.h"
 #include "engine/program/unroll.h"
@@ -44,11 +45,17 @@ std::vector<std::vector<int32_t>> dependencies(const Program& program, const Bin
                                                const std::vector<int32_t>& also,
                                                const std::map<int32_t, std::vector<Access>>& more,
                                                const std::vector<bool>& gone,
-                                               const std::map<int32_t, std::vector<Access>>& less) {
+                                               const std::map<int32_t, std::vector<Access>>& less,
+                                               const std::vector<PhaseId>& sent_by) {
   std::vector<Touched> touched;
   for (const ark::Instance& instance : unroll(program)) {
     touched.push_back(touched_by(program, binding, instance));
     if (at(instance.phase) < gone.size() && gone[at(instance.phase)]) touched.back() = {};
+    if (at(instance.phase) >= sent_by.size() || sent_by[at(instance.phase)] == kNone) continue;
+    const auto behind = at(instance.phase - sent_by[at(instance.phase)]);  // one follows the other
+    Touched& sender = touched[touched.size() - 1 - behind];
+    const std::vector<int32_t> channels = std::exchange(touched.back(), {}).channels;
+    sender.channels.insert(sender.channels.end(), channels.begin(), channels.end());
   }
   for (const auto& [instance, accesses] : less) {
     for (const Access& a : accesses) {

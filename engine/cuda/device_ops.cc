@@ -213,7 +213,9 @@ void fill_pointwise(const PhaseOperands& p, const InstancePlaces& places, Instan
 }
 
 // Zeros travel: how many rows are a rank's own is known to the device alone, and requests are made before it looks.
-DeviceVariant send_rows_name(const PhaseOperands&) { return {"Send", ""}; }
+DeviceVariant send_name(const PhaseOperands& p) {
+  return type("Send", {std::to_string(p.program().ranks - 1)});
+}
 void fill_send(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   p.product(0, 0, p.rank(0), to.send.elements);
 }
@@ -307,10 +309,10 @@ constexpr std::array kAll = {
     DeviceOp{OpCode::kRotaryAppend, rotary_append_name, fill_rotary_append},
     DeviceOp{OpCode::kAttention, attention_name, fill_attention},
     DeviceOp{OpCode::kSelectRows, nullptr, fill_select_rows},
-    DeviceOp{OpCode::kSend, nullptr, fill_send},
+    DeviceOp{OpCode::kSend, send_name, fill_send},
     DeviceOp{OpCode::kRecvReduce, reduce_name, fill_reduce, true},
     DeviceOp{OpCode::kRecvConcat, nullptr, fill_concat, true},
-    DeviceOp{OpCode::kSendRows, send_rows_name, fill_send},
+    DeviceOp{OpCode::kSendRows, send_name, fill_send},
     DeviceOp{OpCode::kRecvRows, reduce_name, fill_reduce, true},
     DeviceOp{OpCode::kSample, nullptr, fill_sample},
 };

@@ -10,9 +10,9 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "engine/cuda/block_layout.h"
 #include "engine/cuda/cache.h"
 #include "engine/cuda/driver_context.h"
-#include "engine/cuda/image.h"
 #include "engine/cuda/launch_graph.h"
 #include "engine/cuda/nvrtc.h"
 #include "engine/cuda/shared_memory.h"

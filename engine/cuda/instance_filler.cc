@@ -37,7 +37,7 @@ void InstanceFiller::run() {
     }
   }
   for (std::size_t i = 0; i < schedule_.size(); ++i) {
-    if (!image_.appended().is_done(schedule_[i].phase)) fill(i, instances.emplace_back());
+    if (!image_.is_gone(schedule_[i].phase)) fill(i, instances.emplace_back());
   }
   fill_quiet();
   for (std::size_t i = 0; i + kFetchAhead < instances.size(); ++i) {
@@ -94,8 +94,14 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
     return static_cast<i32>(waits.size() - before);
   };
   to.few_waits = static_cast<i16>(add(by_few, needed, false));
-  for (const ark::Wait& wait : phase_->waits) {
-    if (wait.kind == WaitKind::kPhase) continue;  // below, by instance
+  std::vector<ark::Wait> of_channels;
+  const auto collect = [&](const Phase& phase) {
+    for (const ark::Wait& wait : phase.waits)
+      if (wait.kind != WaitKind::kPhase) of_channels.push_back(wait);  // others: by instance
+  };
+  collect(*phase_);
+  for (const PhaseId also : image_.sends_.also_of(to.phase)) collect(program_.phases[also]);
+  for (const ark::Wait& wait : of_channels) {
     const ChannelPlace& place = places_.channels[wait.channel];
     const bool arrival = wait.kind == WaitKind::kArrived;
     // In a device's memory all processors raise an arrival, elsewhere the last one for all.
@@ -128,7 +134,7 @@ void InstanceFiller::fill_quiet() {
   }
   std::size_t filled = 0;
   for (std::size_t i = 0; i < schedule_.size(); ++i) {
-    if (image_.appended().is_done(schedule_[i].phase)) continue;
+    if (image_.is_gone(schedule_[i].phase)) continue;
     Instance& own = instances[filled++];
     own.is_quiet = image_.lamport_.floats > 0 && !is_awaited[i] && own.messages == 0;
   }
@@ -152,9 +158,11 @@ void InstanceFiller::fill_messages(Instance& to) {
     m.first = place.first;
     m.channel = channel;
     m.link = place.link;
+    to.links = static_cast<i16>(to.links | 1 << static_cast<int>(place.link));
     messages.push_back(m);
   };
   if (phase_->channel != kNone) add(phase_->channel);
+  for (const PhaseId also : image_.sends_.also_of(to.phase)) add(program_.phases[also].channel);
   for (const BufferId id : operands_->ids()) {
     if (id == kNone || program_.buffers[id].kind != BufferKind::kInbox) continue;
     add(program_.buffers[id].channel);

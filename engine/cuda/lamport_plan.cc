@@ -166,8 +166,9 @@ void cover(LamportPlan& plan) {
 }  // namespace
 
 LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
-                         const XParts& parts, const SymbolValues& few, std::span<const SharedSums> sums,
-                         const std::vector<int32_t>& also, const Accesses& more) {
+                         const MergedSends& sends, const XParts& parts, const SymbolValues& few,
+                         std::span<const SharedSums> sums, const std::vector<int32_t>& also,
+                         const Accesses& more) {
   const std::vector<ark::Instance> all = unroll(program);
   Accesses less = appended.unwritten(program);
   LamportPlan plan = RowFinder(program, all, appended, parts, few).run(less);
@@ -180,7 +181,7 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
     // The norm behind accesses these, as `more` says.
     for (const Access& a : accesses_taken_up(program, all[at(own.instance)])) less[own.instance].push_back(a);
   }
-  plan.needed = dependencies(program, binding, also, more, appended.done(), less);
+  plan.needed = dependencies(program, binding, also, more, appended.done(), less, sends.sent_by());
   cover(plan);
   return plan;
 }

@@ -196,8 +196,9 @@ ARK_DEVICE void fetch_instance(const Block& b, i32 n, i32 first_wait, i32 waits,
     copy_table(b, to.instances, b.rank->instances + static_cast<u64>(n) * sizeof(Instance), sizeof(Instance));
     copy_table(b, to.waits, b.rank->waits + static_cast<u64>(first_wait) * sizeof(Wait),
                static_cast<u32>(waits) * sizeof(Wait));
-    copy_table(b, to.messages, b.rank->messages + static_cast<u64>(first_message) * sizeof(Message),
-               static_cast<u32>(messages) * sizeof(Message));
+    if (kHasPeers)
+      copy_table(b, to.messages, b.rank->messages + static_cast<u64>(first_message) * sizeof(Message),
+                 static_cast<u32>(messages) * sizeof(Message));
   }
   dev::cp_async_commit();
 }
@@ -225,7 +226,7 @@ ARK_APART bool await_instance(const LoopParameters& p, i32 n) {
     const bool credit = i.messages > 0 && i.readers_period == 0;
     const u64 needed = needed_of(b, w);
     const bool is_asked = is_awaited(w, credit);
-    if (is_asked && w.wide != 0) {
+    if (kHasPeers && is_asked && w.wide != 0) {
       await_peer(b, {credit ? LoopWait::kCredit : LoopWait::kArrival, i.phase, i.trip}, w, needed);
     } else if (is_asked && b.p.barrier == 0) {
       wait_reached<dev::Scope::gpu>(b, {LoopWait::kPhase, i.phase, i.trip}, at<const u32>(w.counter),
@@ -240,7 +241,7 @@ ARK_APART Share share_of(const LoopParameters& p, i32 n, Lineup line) {
   const Block b = open_block(p, 0, 0);
   const Instance& i = *instance_buffers(b, n).instances;
   const Share share = share_at(b, line, i.base);
-  return p.barrier != 0 || i.messages > 0 ? Share{share.tiles, 1} : share;
+  return p.barrier != 0 || (kHasPeers && i.messages > 0) ? Share{share.tiles, 1} : share;
 }
 
 // Runs instance `n`: one body on this processor's tiles. What does not depend on other instances is worked out before

@@ -22,9 +22,6 @@ namespace {
 constexpr uint64_t kAlignment = 256;
 uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// A product whose tiles share outputs waits for the one that used its room before, so that a few of them go on side by
-// side.
-constexpr std::size_t kPartialRooms = 4;
 constexpr u64 kNowhere = ~u64{0};
 
 // That a tile takes pieces of, while Stream::second is an offset.
@@ -40,7 +37,8 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
       number_(program),
       groups_(groups),
       tiles_(tiles),
-      weights_(*setup.program) {
+      weights_(*setup.program),
+      sends_(*setup.program) {
   if (setup.program->vals.size() + 1 > kMaxVals) {
     throw Error(Code::kUnsupported, "the program has " + std::to_string(setup.program->vals.size()) +
                                         " sizes; device loops take " + std::to_string(kMaxVals - 1));
@@ -80,11 +78,12 @@ void RankImage::plan_schedule() {
   std::map<int32_t, std::vector<Access>> more = appended().accesses(p, *setup_.binding);
   for (const auto& [norm, stream] : taken_up_)
     more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
-  needed_ = dependencies(p, *setup_.binding, also, more, appended().done(), appended().unwritten(p));
+  needed_ = dependencies(p, *setup_.binding, also, more, appended().done(), appended().unwritten(p),
+                         sends_.sent_by());
   plan_few(after_attention, more);
   place_few(instances);
-  instance_count_ = static_cast<int32_t>(std::count_if(
-      instances.begin(), instances.end(), [&](const auto& i) { return !appended().is_done(i.phase); }));
+  instance_count_ = static_cast<int32_t>(
+      std::count_if(instances.begin(), instances.end(), [&](const auto& i) { return !is_gone(i.phase); }));
   plan_memory(instances.size());
 }
 
@@ -100,15 +99,15 @@ void RankImage::plan_few(const std::vector<int32_t>& also,
     sums.push_back({instance, own.few_bits > 0 ? rows * own.panel : 0,
                     own.arrivals == kNowhere ? takers_[at(instance)] : kNone});
   }
-  LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), variants_.parts(number_),
-                                  sizes_of(kFewRows), sums, also, more);
+  LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), sends_,
+                                  variants_.parts(number_), sizes_of(kFewRows), sums, also, more);
   if (fits(*setup_.program, plan, needed_)) lamport_ = std::move(plan);
 }
 
 void RankImage::place_few(std::span<const ark::Instance> all) {
   std::vector<Placed> placed(all.size());
   for (std::size_t i = 0; i < all.size(); ++i)
-    placed[i].base = appended().is_done(all[i].phase) ? Placed::kNothing : bases_[i];
+    placed[i].base = is_gone(all[i].phase) ? Placed::kNothing : bases_[i];
   for (std::size_t s = 0; s < streams_.size(); ++s)
     placed[at(stream_instances_[s])].tiles = {
         StreamTiles(streams_[s], kFewRows).grid,
@@ -263,86 +262,6 @@ Stream RankImage::stream_at(std::size_t number, const RankPlaces& places) const 
   s.partials = s.partials != kNowhere ? places.arena + partials_ + s.partials * partial_bytes_ : 0;
   s.arrivals = s.arrivals != kNowhere ? places.arena + arrivals_ + s.arrivals * 4 : 0;
   return s;
-}
-
-void RankImage::plan_memory(uint64_t instances) {
-  const Program& p = *setup_.program;
-  const RunnerLimits& limits = options_.limits;
-  const auto words = [&](int64_t count) { return take(static_cast<uint64_t>(count) * 4); };
-  // Tables first: what tables() returns.
-  rank_.instances = take(instances * sizeof(Instance));
-  rank_.waits = take(instances * kMaxWaits * sizeof(Wait));
-  rank_.messages = take(instances * (p.channels.empty() ? 1 : kMaxMessages) * sizeof(Message));
-  rank_.streams = take(streams_.size() * sizeof(Stream));
-  rank_.caches = take(p.buffers.size() * sizeof(CachePages));
-  counters_ = take(instances * kLineBytes);
-  borders_offset_ = words(static_cast<int64_t>(borders_.size()));
-  heads_offset_ = words(static_cast<int64_t>(heads_.size()));
-  aux_ = take(instances * kAuxSizes * sizeof(Size));
-  table_bytes_ = arena_bytes_;
-  // Then memory that starts as zeros.
-  channel_counters_ = take(p.channels.size() * kLineBytes);
-  tickets_ = take(kLineBytes * dma::kPriorities);
-  rank_.readers = take(p.phases.size() * kLineBytes);
-  rank_.ready = take(kLineBytes);
-  rank_.through = take(kLineBytes);
-  rank_.longest = take(kLineBytes);
-  const uint64_t act = take(static_cast<uint64_t>(setup_.binding->act_bytes) + 64);
-  buffers_.assign(p.buffers.size(), ~uint64_t{0});
-  inboxes_.assign(p.channels.size(), 0);
-  for (std::size_t b = 0; b < p.buffers.size(); ++b) {
-    const Buffer& buffer = p.buffers[b];
-    if (buffer.alias != kNone) continue;
-    if (buffer.kind == BufferKind::kAct)
-      buffers_[b] = act + static_cast<uint64_t>(setup_.binding->offsets[b]);
-    if (buffer.kind == BufferKind::kIo)
-      buffers_[b] = take(static_cast<uint64_t>(max_bytes(p, static_cast<BufferId>(b))));
-    if (buffer.kind == BufferKind::kKvPage)
-      buffers_[b] = take(static_cast<uint64_t>(page_bytes(p, buffer) * limits.pages));
-  }
-  for (std::size_t c = 0; c < p.channels.size(); ++c) {
-    const bool in_device = setup_.group == nullptr;  // else the group has the inboxes
-    if (!p.channels[c].outgoing && in_device)
-      inboxes_[c] = take(2 * static_cast<uint64_t>(inbox_half(p.channels[c])));
-  }
-  rank_.page_size = limits.page_size;
-  rank_.pages_per_slot = (limits.max_length + limits.page_size - 1) / limits.page_size;
-  rank_.page_table = words(int64_t{limits.max_slots} * rank_.pages_per_slot);
-  rank_.last_tokens = words(limits.max_slots);
-  rank_.page_tokens = words(int64_t{limits.pages} * limits.page_size);
-  rank_.positions = words(limits.max_tokens);
-  rank_.token_slots = words(limits.max_tokens);
-  rank_.places = take(static_cast<uint64_t>(limits.max_tokens) * sizeof(RowPlace));
-  rank_.items = take(static_cast<uint64_t>(options_.max_items) * sizeof(AttentionItem));
-  rank_.max_rows = limits.max_rows;
-  rank_.sample_counts = words(int64_t{std::min(options_.processors, limits.max_rows)} * limits.vocabulary);
-  rank_.waiting = words(int64_t{options_.processors} * rank_.waiting_levels * kWideLevelFloats);
-  partials_ = take(kPartialRooms * partial_bytes_);
-  arrivals_ = words(static_cast<int64_t>(arrival_words_));
-  plan_attention();
-  if (lamport_.floats == 0) return;
-  lamport_state_ = take(sizeof(LamportState));
-  lamport_rows_ = take(static_cast<uint64_t>(lamport_.floats) * 4);
-}
-
-// Per row (token and head) and split: sums of values, maximum and sum of weights, padded.
-void RankImage::plan_attention() {
-  const Program& p = *setup_.program;
-  const int32_t splits = most_splits(options_.limits.max_length);
-  if (splits <= 1) return;
-  uint64_t partials = 0, arrivals = 0;
-  for (const Phase& phase : p.phases) {
-    if (p.variants[phase.variant].code != OpCode::kAttention) continue;
-    const auto dim = [&](std::size_t operand, std::size_t axis) {
-      const Buffer& b = p.buffers[resolve(p, phase, phase.operands[operand], 0)];
-      return static_cast<uint64_t>(p.vals[b.dims[axis]].max);
-    };
-    const uint64_t rows = static_cast<uint64_t>(options_.limits.max_tokens) * dim(0, 1);
-    partials = std::max(partials, rows * static_cast<uint64_t>(splits) * (dim(2, 3) + 4) * 4);
-    arrivals = std::max(arrivals, static_cast<uint64_t>(options_.max_items) * dim(1, 1) * 4);
-  }
-  attention_partials_ = take(partials);
-  attention_arrivals_ = take(arrivals);
 }
 
 RankTables RankImage::rank_tables(const RankPlaces& places) const {

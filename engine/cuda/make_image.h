@@ -13,6 +13,7 @@
 
 #include "engine/cuda/image.h"
 #include "engine/cuda/lamport_plan.h"
+#include "engine/cuda/merged_sends.h"
 #include "engine/cuda/product_tiles.h"
 #include "engine/cuda/variants.h"
 #include "engine/program/unroll.h"
@@ -78,12 +79,17 @@ class RankImage {
 
  private:
   friend class InstanceFiller;
+  // A product whose tiles share outputs waits for the one that used its room before, so that a few of them go on side
+  // by side.
+  static constexpr std::size_t kPartialRooms = 4;
   void plan_memory(uint64_t instances);
   void plan_attention();
   void plan_few(const std::vector<int32_t>& also, const std::map<int32_t, std::vector<Access>>& more);
   SymbolValues sizes_of(int32_t tokens) const;
   void plan_schedule();
   const Appended& appended() const { return variants_.appended(number_); }
+  // Whether others do what the phase says.
+  bool is_gone(PhaseId phase) const { return appended().is_done(phase) || sends_.sent_by(phase) != kNone; }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
   // `wide_rows`: of its wide tiles; 0: it has none.
@@ -102,6 +108,7 @@ class RankImage {
   const int32_t groups_;
   const TileShape tiles_;
   const WeightLayout weights_;
+  const MergedSends sends_;
   RankTables rank_{};                         // addresses: offsets into the arena
   std::vector<uint64_t> buffers_;             // offsets of act, page and io buffers; others ~0
   std::vector<uint64_t> inboxes_;             // by channel

@@ -29,22 +29,36 @@ ARK_DEVICE u64 raised_value(const Block& b, const Message& m, u64 bytes) {
   const bool is_ahead = bytes > 0 ? ARK_BUG(early_store) : ARK_BUG(generous_credit);
   return m.first + message_number(b, m) + !ARK_BUG(stale_store) + is_ahead;
 }
-// Release: publishes what all processors wrote into the slot, or that they have read it. A store will do: one at a
-// time writes the word, and messages of a channel end in order.
-ARK_DEVICE void store_counter(u64* counter, u64 value) {
-  if (ARK_BUG(relaxed_store)) return dev::st_relaxed<dev::Scope::sys>(counter, value);
-  if (ARK_BUG(narrow_store)) return dev::st_release<dev::Scope::gpu>(counter, value);
-  dev::st_release<dev::Scope::sys>(counter, value);
+ARK_DEVICE bool has_link(const Instance& i, LinkKind link) {
+  return (i.links & 1 << static_cast<int>(link)) != 0;
 }
 
-// One processor for all: the peer's counter for this message, one behind the last.
-ARK_DEVICE bool raise_peer(Block& b, const Instance& i, const Message& m, u64 bytes) {
-  if (m.link == LinkKind::kPosted) return post_request(b.p, b.step, i, m, bytes);
-  u64* counter = at<u64>(m.counter);
-  if (m.link == LinkKind::kDevice) {
-    dev::red_release_add<dev::Scope::gpu>(counter, u64{1});  // of a rank of this launch
-  } else if (!(ARK_BUG(lost_peer_credit) && bytes == 0)) {
-    store_counter(counter, raised_value(b, m, bytes));
+// With the counters' raises behind it a release: publishes what all processors wrote into the slots, or that they have
+// read them, to ranks of other launches or of this one; requests do so themselves.
+ARK_DEVICE void fence_messages(const Instance& i) {
+  if (has_link(i, LinkKind::kMapped)) {
+    if (ARK_BUG(relaxed_store)) return;
+    if (!ARK_BUG(narrow_store)) return dev::fence<dev::Scope::sys>();
+  }
+  dev::fence<dev::Scope::gpu>();
+}
+
+// One processor for all: the peers' counters for these messages, one behind the last. A store will do where a peer is
+// of another launch: one at a time writes the word, and messages of a channel end in order.
+ARK_DEVICE bool raise_peers(Block& b, const Instance& i, const Message* messages, u64 bytes) {
+  fence_messages(i);
+  ARK_ROLLED
+  for (i32 n = 0; n < i.messages; ++n) {
+    const Message& m = messages[n];
+    u64* const counter = at<u64>(m.counter);
+    if (m.link == LinkKind::kPosted) {
+      if (!post_request(b.p, b.step, i, m, bytes)) return false;
+    } else if (m.link == LinkKind::kMapped) {
+      if (ARK_BUG(lost_peer_credit) && bytes == 0) continue;
+      dev::st_relaxed<dev::Scope::sys>(counter, raised_value(b, m, bytes));
+    } else {
+      dev::red_relaxed_add<dev::Scope::gpu>(counter, u64{1});  // of a rank of this launch
+    }
   }
   return true;
 }
@@ -71,10 +85,19 @@ ARK_DEVICE bool is_last_through(const Block& b, const Instance& i) {
   return true;
 }
 
-// Release: publishes the block's stores into the slot, to a rank of this launch.
-ARK_DEVICE void raise_arrival(u64* counter) {
-  if (ARK_BUG(block_scope_arrival)) return dev::red_release_add<dev::Scope::cta>(counter, u64{1});
-  dev::red_release_add<dev::Scope::gpu>(counter, u64{1});
+// Release, by its fence: publishes the block's stores into the slots, to ranks of this launch.
+ARK_DEVICE void raise_arrivals(const Block& b, const Instance& i, const Message* messages) {
+  if (ARK_BUG(lost_doorbell) && b.processor == 1) return;
+  if (ARK_BUG(block_scope_arrival)) {
+    dev::fence<dev::Scope::cta>();
+  } else {
+    dev::fence<dev::Scope::gpu>();
+  }
+  ARK_ROLLED
+  for (i32 n = 0; n < i.messages; ++n) {
+    if (messages[n].link == LinkKind::kDevice)
+      dev::red_relaxed_add<dev::Scope::gpu>(at<u64>(messages[n].counter), u64{1});
+  }
 }
 // What signal_instance() publishes.
 ARK_DEVICE void raise_phase(const Block& b, u32* counter, u32 raises) {
@@ -87,26 +110,25 @@ ARK_DEVICE bool is_quiet(const Block& b, const Instance& i) {
   return tells(b) && b.p.barrier == 0 && (i.is_quiet != 0 || ARK_BUG(quiet_signal));
 }
 
-ARK_DEVICE bool signal_arrival(Block& b, const Instance& i, const Message& m) {
-  if (m.link != LinkKind::kDevice) {
-    if (!is_last_through(b, i) || ARK_BUG(lost_request)) return true;
-    return raise_peer(b, i, m, static_cast<u64>(b.words->sent_bytes));
+ARK_DEVICE bool signal_arrivals(Block& b, const Instance& i, const Message* messages) {
+  if (has_link(i, LinkKind::kDevice)) {  // all of them: ranks of one launch have no others
+    raise_arrivals(b, i, messages);
+    return true;
   }
-  if (!(ARK_BUG(lost_doorbell) && b.processor == 1)) raise_arrival(at<u64>(m.counter));
-  return true;
+  if (!is_last_through(b, i) || ARK_BUG(lost_request)) return true;
+  return raise_peers(b, i, messages, static_cast<u64>(b.words->sent_bytes));
 }
 
-// Thread 0, behind the barrier after the tiles: the message's arrival, the credits of what was read, the
+// Thread 0, behind the barrier after the tiles: the messages' arrivals, the credits of what was read, the
 // phase. False: the block gives up.
 ARK_DEVICE bool signal_instance(Block& b, const Call& call) {
   const Instance& i = call.i;
-  if (i.messages > 0 && i.readers_period == 0 && !signal_arrival(b, i, call.messages[0])) return false;
+  if (kHasPeers && i.messages > 0 && i.readers_period == 0 && !signal_arrivals(b, i, call.messages))
+    return false;
   // The last processor that has read the inboxes returns their credits.
-  if (i.readers_period > 0 && is_last_through(b, i) && !ARK_BUG(lost_credit)) {
-    for (i32 m = 0; m < i.messages; ++m) {
-      if (!raise_peer(b, i, call.messages[m], 0)) return false;
-    }
-  }
+  if (kHasPeers && i.readers_period > 0 && is_last_through(b, i) && !ARK_BUG(lost_credit) &&
+      !raise_peers(b, i, call.messages, 0))
+    return false;
   const u32 raises = static_cast<u32>(b.words->raises);
   // Counters rise in every step. Where nobody waits for this one until the step's border, which orders all that came
   // before, a release would but hold up the block's next instance.

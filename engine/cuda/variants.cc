@@ -55,6 +55,7 @@ DeviceVariant device_variant(const Program& program, PhaseId phase, const XParts
 VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numerics) : numerics_(numerics) {
   std::map<std::string, int32_t> known;
   for (const Program* program : programs) {
+    has_peers_ = has_peers_ || program->ranks > 1;
     std::vector<int32_t>& numbers = numbers_.emplace_back();
     const XParts& parts = parts_.emplace_back(*program);
     const Appended& appended = appended_.emplace_back(*program);

@@ -45,6 +45,7 @@ class VariantSet {
   int32_t of(std::size_t program, PhaseId phase) const { return numbers_[program][phase]; }
   const std::vector<DeviceVariant>& all() const { return all_; }
   Numerics numerics() const { return numerics_; }
+  bool has_peers() const { return has_peers_; }  // programs are of ranks that send each other messages
   // Of a loop with such tiles: whether it has wide ones; rows of x of a phase's, or 0.
   bool takes_wide_tiles(const TileShape& tiles) const;
   int32_t wide_rows(std::size_t program, PhaseId phase, const TileShape& tiles) const;
@@ -53,6 +54,7 @@ class VariantSet {
 
  private:
   const Numerics numerics_;
+  bool has_peers_ = false;
   std::vector<DeviceVariant> all_;
   std::vector<std::vector<int32_t>> numbers_;
   std::vector<XParts> parts_;  // by program

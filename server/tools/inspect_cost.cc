@@ -22,6 +22,7 @@ using cuda::cost::StepTables;
 struct Replayed {
   const Rates& rates;
   StepMachine machine;
+  int32_t gpus;
   cuda::cost::StepCost cost;
 };
 
@@ -39,16 +40,21 @@ Replayed replay_of(Inspection& inspection) {
                                   std::to_string(terms.limits.max_length));
   const Rates& rates = cuda::cost::rates_of(asked.arch);
   const auto ranks = static_cast<int32_t>(compiled.programs.size());
+  const int32_t gpus = asked.gpus > 0 ? asked.gpus : ranks;
+  if (ranks % gpus != 0)
+    throw Error(Code::kUsage, "--gpus " + std::to_string(gpus) + ": each has as many ranks; --tp is " +
+                                  std::to_string(ranks));
   const StepMachine machine =
-      cuda::cost::machine_of(rates.processors, rates.shared_per_block, rates.l2_bytes, ranks);
+      cuda::cost::machine_of(rates.processors, rates.shared_per_block, rates.l2_bytes, ranks / gpus);
   std::vector<RankSetup> setups;
   for (std::size_t r = 0; r < compiled.programs.size(); ++r)
     setups.push_back({&compiled.programs[r], &compiled.bindings[r], nullptr, nullptr});
   RaggedOptions options = ragged_options(terms, nullptr);
   options.limits.pages = 1;  // their number is no cost
   const StepTables tables(setups, options, machine, terms.numerics, asked.groups, shape);
-  return {
-      rates, {machine.processors, tables.stages(), machine.tiles}, cuda::cost::replay(tables, rates, ranks)};
+  StepMachine used = machine;
+  used.stages = tables.stages();
+  return {rates, used, gpus, cuda::cost::replay(tables, rates)};
 }
 
 void save_trace(const Inspection& inspection, const cuda::cost::StepCost& cost) {
@@ -62,7 +68,8 @@ void save_trace(const Inspection& inspection, const cuda::cost::StepCost& cost) 
 std::string step_text(const CostOptions& asked, const Replayed& r) {
   const std::string each = asked.prompt > 0 ? " of " + std::to_string(asked.prompt) + " tokens"
                                             : ", " + std::to_string(asked.context) + " tokens cached of each";
-  return std::string(r.rates.arch) + ", " + std::string(r.rates.card) + ": " +
+  const std::string gpus = r.gpus > 1 ? std::to_string(r.gpus) + " x " : "";
+  return std::string(r.rates.arch) + ", " + gpus + std::string(r.rates.card) + ": " +
          std::to_string(r.machine.processors) + " processors of a rank, " + std::to_string(r.machine.stages) +
          " stages of weights; " + (asked.prompt > 0 ? "prompts" : "sequences") + ": " +
          std::to_string(asked.batch) + each;

@@ -108,6 +108,8 @@ int main(int argc, char** argv) {
               "of stage cost: tokens of each that the step reads; 0: it decodes");
   line.number("--groups", options.cost.groups, 0, 64,
               "of stage cost: tiles that share an output; 0: as the loop chooses");
+  line.number("--gpus", options.cost.gpus, 0, ark::kMaxRanks,
+              "of stage cost: GPUs that the ranks of --tp share; 0: one each");
   line.text("--trace", options.cost.trace, "of stage cost: file for its timeline (ui.perfetto.dev)");
   line.flag("--check", options.check, "print one line if the model can be run, else say why not");
   line.flag("--json", options.json, "print JSON");

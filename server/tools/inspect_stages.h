@@ -22,7 +22,7 @@ namespace ark {
 // The step and the GPU that stage cost replays.
 struct CostOptions {
   std::string arch = "sm_90a", trace;  // trace: file for its timeline, or empty
-  int32_t batch = 1, context = 128, prompt = 0, groups = 0;
+  int32_t batch = 1, context = 128, prompt = 0, groups = 0, gpus = 0;
 };
 
 // A model on its way through the load path; each stage is computed when first asked for.

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "engine/compile.h"
-#include "engine/cuda/image.h"
+#include "engine/cuda/block_layout.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 #include "tests/engine/token_graphs.h"

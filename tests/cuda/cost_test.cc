@@ -98,7 +98,7 @@ TEST(Cost, KeepsToTheBudget) {
   for (const auto& [name, batches] : budget.at("models").items()) {
     const Loop loop(model_of(name));
     for (const auto& [batch, limit] : batches.items()) {
-      const StepCost cost = replay(loop.tables(rates, std::stoi(batch)), rates, 1);
+      const StepCost cost = replay(loop.tables(rates, std::stoi(batch)), rates);
       const Json layer = layer_of(cost);
       const std::string what = name + ", batch " + batch;
       std::cout << what << ": " << cost.us << " us, byte floor " << cost.floor_us << " us, a layer " << layer
@@ -126,7 +126,7 @@ TEST(Cost, OfPromptsKeepsToTheBudget) {
       const Loop loop(model_of(name), count);
       for (const auto& [numerics, most] : limit.items()) {
         const Numerics as = numerics == "fast" ? Numerics::kFast : Numerics::kExact;
-        const double us = replay(loop.tables(rates, {{{count, 0}}}, as), rates, 1).us;
+        const double us = replay(loop.tables(rates, {{{count, 0}}}, as), rates).us;
         const std::string what = name + ", prompt of " + tokens + ", " + numerics;
         std::cout << what << ": " << us << " us\n";
         EXPECT_TRUE(us <= most.get<double>()) << what << ": " << us << " us";
@@ -160,7 +160,7 @@ TEST(Cost, IsTheLongestChainOfWaitsWhereHopsAloneTakeTime) {
         longest.back() = std::max(longest.back(), longest[static_cast<std::size_t>(n)] + 1);
     }
   }
-  EXPECT_NEAR(replay(tables, rates, 1).us, *std::max_element(longest.begin(), longest.end()), 0.001);
+  EXPECT_NEAR(replay(tables, rates).us, *std::max_element(longest.begin(), longest.end()), 0.001);
 }
 
 TEST(Cost, IsTheBytesOfWeightsWhereMemoryAloneTakesTime) {
@@ -174,14 +174,14 @@ TEST(Cost, IsTheBytesOfWeightsWhereMemoryAloneTakesTime) {
     if (tables.variant(i).type.starts_with("MatMul"))
       bytes += int64_t{i.stream.panels} * i.stream.panel * i.stream.k * 2;
   }
-  const double us = replay(tables, rates, 1).us, most = static_cast<double>(bytes) / 1000;
+  const double us = replay(tables, rates).us, most = static_cast<double>(bytes) / 1000;
   EXPECT_NEAR(us, most, most * 1e-3);
   // What the step before has asked for takes none: pieces of a stage at most, of each processor.
   rates.l2_bytes = 50 << 20;
   const StepTables after = loop.tables(rates, 1);
   const double asked = pieces_ahead(rates.l2_bytes, rates.processors) * rates.processors * kStageBytes / 1e3;
-  EXPECT_GE(replay(after, rates, 1).us, us - asked * 1.001);
-  EXPECT_LE(replay(after, rates, 1).us, us - asked / 2);
+  EXPECT_GE(replay(after, rates).us, us - asked * 1.001);
+  EXPECT_LE(replay(after, rates).us, us - asked / 2);
 }
 
 TEST(Cost, OfUnknownArchitecturesIsRefusedByName) {

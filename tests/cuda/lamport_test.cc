@@ -39,7 +39,7 @@ struct Planned {
       sums.push_back({static_cast<int32_t>(i), 64, takers[i]});
       if (takers[i] != kNone) more[takers[i]] = accesses_taken_up(program(), all[i]);
     }
-    plan = plan_lamport(program(), binding(), Appended(program()), XParts(program()),
+    plan = plan_lamport(program(), binding(), Appended(program()), MergedSends(program()), XParts(program()),
                         {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, sums,
                         std::vector<int32_t>(all.size(), kNone), more);
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -48,26 +49,6 @@ inline Clock joined(const Clock& a, const Clock& b) {
   return std::make_shared<const Table>(std::move(table));
 }
 
-struct Actor {
-  ActorId id = 0;
-  uint32_t own = 1;
-  Clock known;        // of the others
-  Clock fenced;       // release fence: what relaxed stores after it publish
-  Clock fenced_seen;  // the proxied part of it
-  Clock pending;      // what relaxed loads brought; known after an acquire fence
-  Clock pending_seen;
-  Clock proxied;  // writes that the copy engine sees: a proxy fence stands behind them
-
-  uint32_t count(ActorId other) const { return other == id ? own : count_of(known, other); }
-  // Everything up to now, the actor's own accesses included.
-  Clock snapshot() const {
-    Table table = known ? *known : Table();
-    if (table.size() <= id) table.resize(id + 1);
-    table[id] = own;
-    return std::make_shared<const Table>(std::move(table));
-  }
-};
-
 // What a release hands to an acquire.
 struct Message {
   Clock known;
@@ -76,6 +57,25 @@ struct Message {
   void add(const Message& other) {
     known = joined(known, other.known);
     proxied = joined(proxied, other.proxied);
+  }
+};
+
+struct Actor {
+  ActorId id = 0;
+  uint32_t own = 1;
+  Clock known;    // of the others
+  Clock proxied;  // writes that the copy engine sees: a proxy fence stands behind them
+  // By scope: what relaxed stores publish behind a fence of it; what relaxed loads brought that becomes known behind
+  // such a fence.
+  std::array<Message, 3> fenced, pending;
+
+  uint32_t count(ActorId other) const { return other == id ? own : count_of(known, other); }
+  // Everything up to now, the actor's own accesses included.
+  Clock snapshot() const {
+    Table table = known ? *known : Table();
+    if (table.size() <= id) table.resize(id + 1);
+    table[id] = own;
+    return std::make_shared<const Table>(std::move(table));
   }
 };
 

@@ -79,8 +79,8 @@ struct PendingStore {
   void* word;
   int bytes;
   uint64_t value;
-  std::optional<Message> message;  // what it releases
-  uint32_t fences;                 // of the thread, before it
+  std::array<Message, 3> messages;  // what it releases, by scope
+  uint32_t fences;                  // of the thread, before it
 };
 
 struct Fiber {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "engine/compile.h"
-#include "engine/cuda/image.h"
+#include "engine/cuda/block_layout.h"
 #include "engine/cuda/variants.h"
 #include "tests/conformance/cuda/test_gpu.h"
 #include "tests/emulator/emulated_gpu.h"

@@ -1,7 +1,9 @@
 // Words that threads talk through, fences, plain vector accesses, pauses.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "base/index.h"
 #include "tests/emulator/core.h"
 
 namespace ark::emulator {
@@ -61,33 +63,45 @@ void hear(Core& core, WordScope scope, const void* word, bool acquires) {
       continue;
     if (acquires) {
       acquire(self.actor, e.message);
-    } else {
-      self.actor.pending = joined(self.actor.pending, e.message.known);
-      self.actor.pending_seen = joined(self.actor.pending_seen, e.message.proxied);
+    } else {  // for the narrowest fence that speaks to it
+      int fence = 0;
+      while (!includes(static_cast<WordScope>(fence), gpu, block, e.gpu, e.block)) ++fence;
+      self.actor.pending[at(fence)].add(e.message);
     }
   }
 }
 
-// What the running thread's store, addition or swap hands to those who acquire it.
-std::optional<Message> message_of(WordOperation operation) {
+// What the running thread's store, addition or swap hands to those who acquire it, by scope.
+std::array<Message, 3> messages_of(WordOperation operation, WordScope scope) {
   Actor& actor = running().actor;
-  if (!is_relaxed(operation)) return release(actor);
-  if (!actor.fenced) return std::nullopt;
-  return Message{actor.fenced, actor.fenced_seen};
+  std::array<Message, 3> all;
+  const std::size_t widest = at(static_cast<int>(scope));
+  if (!is_relaxed(operation)) {
+    all[widest] = release(actor);
+  } else {  // no further than the fence before it
+    for (std::size_t s = 0; s <= widest; ++s) all[s] = actor.fenced[s];
+  }
+  return all;
 }
 
 void tell(Core& core, const Fiber& by, const PendingStore& store) {
   auto& entries = core.words[store.word].entries;
   if (is_store(store.operation)) entries.clear();  // what was released before is overwritten
-  if (!store.message) return;
   const Block* block = by.warp->block;
   const int gpu = block->grid->request.gpu;
-  for (auto& e : entries) {
-    const bool same =
-        e.scope == store.scope && e.gpu == gpu && (e.scope != WordScope::kBlock || e.block == block);
-    if (same) return e.message.add(*store.message);
+  for (std::size_t s = 0; s < store.messages.size(); ++s) {
+    const Message& message = store.messages[s];
+    if (!message.known) continue;
+    const auto scope = static_cast<WordScope>(s);
+    const auto same = std::ranges::find_if(entries, [&](const auto& e) {
+      return e.scope == scope && e.gpu == gpu && (scope != WordScope::kBlock || e.block == block);
+    });
+    if (same != entries.end()) {
+      same->message.add(message);
+    } else {
+      entries.push_back({scope, gpu, block, message});
+    }
   }
-  entries.push_back({store.scope, gpu, block, *store.message});
 }
 
 // A line, of which `p` is a byte.
@@ -185,7 +199,7 @@ uint64_t ark_emulator_word(WordOperation operation, WordScope scope, void* word,
   if (hears && core.options.detector) hear(core, scope, word, true);
   PendingStore store{operation, scope, word, bytes, value, {}, self.fences};
   // A swap that fails releases nothing, but then its message is not told.
-  if (core.options.detector) store.message = message_of(operation);
+  if (core.options.detector) store.messages = messages_of(operation, scope);
   if (hears || !core.is_weak()) {
     const uint64_t old = core.perform(self, store, expected);
     if (hears) core.refresh();
@@ -208,11 +222,9 @@ void ark_emulator_fence(WordScope scope, Site) {
   core.refresh();
   if (!core.options.detector) return;
   Actor& actor = running().actor;
-  actor.known = joined(actor.known, std::exchange(actor.pending, nullptr));
-  actor.proxied = joined(actor.proxied, std::exchange(actor.pending_seen, nullptr));
-  const Message message = release(actor);
-  actor.fenced = message.known;
-  actor.fenced_seen = message.proxied;
+  const auto end = at(static_cast<int>(scope)) + 1;
+  for (std::size_t s = 0; s < end; ++s) acquire(actor, std::exchange(actor.pending[s], {}));
+  std::fill_n(actor.fenced.begin(), end, release(actor));
 }
 
 void ark_emulator_read_constant(void* to, const void* from, int bytes, Site at) {

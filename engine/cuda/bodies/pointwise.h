@@ -46,7 +46,8 @@ struct Pointwise : Quiet {
   }
 };
 
-// Into the slot of message 0. Tile: kSendTile bytes.
+// Into the slots of the messages, of which there are kPeers at most. Tile: kSendTile bytes.
+template <int kPeers>
 struct Send : Quiet {
   static constexpr bool kSends = true;
   ARK_DEVICE static Tiles bytes(const Call& call, Tiles tiles) {
@@ -56,10 +57,18 @@ struct Send : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const Tiles own = bytes(call, tiles);
     const u32* const from = at<const u32>(call.i.send.x) + own.first / 4;
-    u32* const to = at<u32>(call.slot(call.messages[0])) + own.first / 4;
+    u32* to[kPeers];
+    ARK_UNROLL
+    for (int m = 0; m < kPeers; ++m)
+      to[m] = m == 0 || m < call.i.messages ? at<u32>(call.slot(call.messages[m])) + own.first / 4 : nullptr;
     in_turns<8>(
         call.b, 0, static_cast<i32>((own.last - own.first) / 4),
-        [&](i32 i) { return dev::ld_global(from + i); }, [&](i32 i, u32 v) { dev::st_global(to + i, v); });
+        [&](i32 i) { return dev::ld_global(from + i); },
+        [&](i32 i, u32 v) {
+          ARK_UNROLL
+          for (int m = 0; m < kPeers; ++m)
+            if (m == 0 || to[m] != nullptr) dev::st_global(to[m] + i, v);
+        });
   }
 };
 
@@ -116,20 +125,34 @@ struct RecvReduce : Quiet {
   }
 };
 
-// All ranks' parts, one behind the other along an axis.
+// All ranks' parts, one behind the other along an axis. Tile: up to kElementTile elements of a row.
 struct RecvConcat : Quiet {
+  ARK_DEVICE static i32 tiles_of_row(const Call& call) {
+    return dev::max(1, (call.size(call.i.concat.width) + kElementTile - 1) / kElementTile);
+  }
+  ARK_DEVICE static i64 grid(const Call& call) {
+    return static_cast<i64>(call.size(call.i.grid)) * tiles_of_row(call);
+  }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const ConcatArguments& a = call.i.concat;
-    const i64 width = call.size(a.width);
+    const i32 width = call.size(a.width), each = tiles_of_row(call);
+    ARK_ROLLED
     for (i64 t = tiles.first; t < tiles.last; ++t) {
-      u32* out = at<u32>(a.out) + t * width;
+      const i64 row = t / each;
+      const i32 first = static_cast<i32>(t - row * each) * kElementTile, last = first + kElementTile;
+      i32 begin = 0;  // of a rank's part, in a row
+      ARK_ROLLED
       for (int r = 0; r < call.b.rank->ranks; ++r) {
-        const i32 n = call.size(a.part_widths[r]);
-        const u32* part = part_of<u32>(call, a.parts, r) + t * n;
-        in_turns<4>(
-            call.b, 0, n, [&](i32 k) { return dev::ld_global(part + k); },
-            [&](i32 k, u32 v) { dev::st_global(out + k, v); });
-        out += n;
+        const i32 n = call.size(a.part_widths[r]), end = begin + n;
+        if (begin < last && first < end) {
+          const u32* const part = part_of<u32>(call, a.parts, r) + row * n - begin;
+          u32* const out = at<u32>(a.out) + row * width;
+          in_turns<8>(
+              call.b, dev::max(begin, first), dev::min(end, last),
+              [&](i32 k) { return dev::ld_global(part + k); },
+              [&](i32 k, u32 v) { dev::st_global(out + k, v); });
+        }
+        begin = end;
       }
     }
   }

@@ -13,7 +13,8 @@ enum class Source : uint8_t {
   kMeasured,   // by this loop on the card (docs/gpu-results.md)
   kFitted,     // so that a replay gives a figure measured there
   kDatasheet,  // NVIDIA's
-  kPaper,  // micro-benchmarks: arXiv:2402.13499 (Hopper), arXiv:2208.11174 (Ampere), arXiv:2507.10789 (Blackwell)
+  kPaper,  // micro-benchmarks: arXiv:2402.13499 (Hopper), arXiv:2208.11174 (Ampere), arXiv:2507.10789 (Blackwell);
+           // between GPUs: p2pBandwidthLatencyTest of eight H100s, github.com/NVIDIA/nccl/issues/1264
   kDerived,  // of the H100's by clock or bandwidth: no card was there
 };
 std::string_view name_of(Source source);
@@ -33,11 +34,13 @@ struct Rates {
   Rate stream;  // the same, as the ring of weights gets them
   Rate link;    // bytes a nanosecond from L2 to one processor, at most
   Rate share;   // the same, while all read
+  Rate sent;    // bytes a nanosecond from the GPU to others
   // Nanoseconds.
   Rate l2, memory;   // a dependent load that L2 has; that comes from memory, which weights are streamed from
   Rate barrier;      // of a block's consumers
   Rate release;      // of a block's stores, until they are where others see them: before a word is raised
   Rate hop;          // from then to whom its acquire lets go on, block to block
+  Rate trip;         // the same to another GPU
   Rate raise;        // of one word by several blocks: one after the other
   Rate cold;         // instructions that the cache has lost since they ran last: of a body, of a join
   Rate enter, skip;  // an instance up to its wait; one in which the processor takes no part

@@ -76,11 +76,11 @@ struct Event {
 
 class Replay {
  public:
-  Replay(const StepTables& tables, const Rates& rates, int32_t ranks)
+  Replay(const StepTables& tables, const Rates& rates)
       : t_(tables),
         rates_(rates),
         processors_(tables.machine().processors),
-        ranks_(ranks),
+        ranks_(tables.machine().ranks),
         blocks_(at(processors_)) {
     for (const Instance& i : t_.instances()) {
       InstanceState& s = states_.emplace_back();
@@ -195,7 +195,7 @@ class Replay {
     trace(p, now, TraceKind::kWait);
     b.start = now, b.missing = 0;
     for (const int32_t n : t_.needs()[at(b.next)]) {
-      if (state(n).missing == 0) b.start = std::max(b.start, state(n).complete + rates_.hop.value);
+      if (state(n).missing == 0) b.start = std::max(b.start, state(n).complete + seen_behind(p, n));
       if (state(n).missing == 0) continue;
       ++b.missing;
       state(n).waiting.push_back(p);
@@ -212,10 +212,20 @@ class Replay {
   // From a store until a look that begins then finds it: a hop without the look, which is a load of the body's.
   double heard() const { return rates_.hop.value - rates_.l2.value; }
 
-  void go_on(std::vector<int32_t>& waiting, double now) {
+  // From when instance `n` is complete until who waits for it goes on. Of a message to another GPU the last processor
+  // stores that it is there, once it has counted the others.
+  double seen_behind(int32_t p, int32_t n) const {
+    const Instance &sender = instance(n), &receiver = instance(blocks_[at(p)].next);
+    if (receiver.readers_period == 0 || sender.readers_period > 0 || !t_.leaves_gpu(sender))
+      return rates_.hop.value;
+    return rates_.hop.value + rates_.release.value + rates_.trip.value;
+  }
+
+  template <class Behind>
+  void go_on(std::vector<int32_t>& waiting, double now, const Behind& behind) {
     for (const int32_t p : waiting) {
       Processor& b = block(p);
-      b.start = std::max(b.start, now);
+      b.start = std::max(b.start, now + behind(p));
       if (--b.missing == 0) start(p, b.start);
     }
     waiting.clear();
@@ -226,7 +236,7 @@ class Replay {
     InstanceState& s = state(n);
     s.untold -= part(p, n).raises;
     s.told = std::max(s.told, now);
-    if (s.untold == 0) go_on(s.listening, s.told + heard());
+    if (s.untold == 0) go_on(s.listening, s.told, [&](int32_t) { return heard(); });
   }
 
   void raise(int32_t p, int32_t n, double now) {
@@ -234,7 +244,7 @@ class Replay {
     s.missing -= part(p, n).raises;
     s.last = p;
     s.complete = std::max(s.complete, now) + rates_.raise.value;
-    if (s.missing == 0) go_on(s.waiting, s.complete + rates_.hop.value);
+    if (s.missing == 0) go_on(s.waiting, s.complete, [&](int32_t q) { return seen_behind(q, n); });
   }
 
   void start(int32_t p, double now) {
@@ -248,8 +258,9 @@ class Replay {
     if (state(b.next).product) return begin_batch(p, now);
     const Work work = body_work(t_, instance(b.next), b.own);
     bytes_[b.next] += work.bytes;
-    end(p, now + std::max(time_of(work, b.next),
-                          static_cast<double>(work.bytes) / memory_rate(readers(b.next))));
+    const int32_t sharing = readers(b.next);
+    end(p, now + std::max({time_of(work, b.next), static_cast<double>(work.bytes) / memory_rate(sharing),
+                           static_cast<double>(work.sent) * sharing * ranks_ / rates_.sent.value}));
   }
 
   void end(int32_t p, double now) {
@@ -472,8 +483,6 @@ Counts StepCost::most() const {
   return all;
 }
 
-StepCost replay(const StepTables& tables, const Rates& rates, int32_t ranks) {
-  return Replay(tables, rates, ranks).run();
-}
+StepCost replay(const StepTables& tables, const Rates& rates) { return Replay(tables, rates).run(); }
 
 }  // namespace ark::cuda::cost

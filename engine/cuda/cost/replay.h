@@ -30,6 +30,6 @@ struct StepCost {
   Counts most() const;
 };
 
-StepCost replay(const StepTables& tables, const Rates& rates, int32_t ranks);
+StepCost replay(const StepTables& tables, const Rates& rates);
 
 }  // namespace ark::cuda::cost

@@ -26,7 +26,7 @@ std::vector<const Program*> programs_of(const std::vector<RankSetup>& setups) {
 
 StepMachine machine_of(int32_t processors, int32_t shared_per_block, int64_t l2_bytes, int32_t ranks) {
   StepMachine machine{processors / ranks, 0, tiles_for(shared_per_block),
-                      pieces_ahead(l2_bytes, processors / ranks * ranks)};
+                      pieces_ahead(l2_bytes, processors / ranks * ranks), ranks};
   while (machine.stages < kMaxStages &&
          shared_layout(machine.stages + 1, machine.tiles.scratch).total <= static_cast<u32>(shared_per_block))
     ++machine.stages;
@@ -50,6 +50,10 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
     places[r].arena = kArenas + r * kArena;
   }
   connect(views, places);
+  for (ChannelPlace& place : places[0].channels) {
+    const auto number = static_cast<std::size_t>(&place - places[0].channels.data());
+    if (program_->channels[number].peer >= machine.ranks) place.link = LinkKind::kMapped;
+  }
   bytes_ = images[0]->tables(places[0]);
   const RankTables rank = images[0]->rank_tables(places[0]);
   instances_ = table<Instance>(rank.instances, at(rank.instance_count));
@@ -108,6 +112,10 @@ KvFormat StepTables::appended_format(const Instance& i) const {
 i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 
 int32_t StepTables::waits(const Instance& i) const { return i.waits - (tells_ ? i.more_waits : i.few_waits); }
+
+bool StepTables::leaves_gpu(const Instance& i) const {
+  return (i.links & 1 << static_cast<int>(LinkKind::kMapped)) != 0;
+}
 
 // Who stores where it looks.
 void StepTables::read_told() {

@@ -23,6 +23,7 @@ struct StepMachine {
   int32_t processors = 0, stages = 0;  // of a rank; of its ring of weights
   TileShape tiles = kLargestTiles;
   int32_t ahead = 0;  // pieces that a block asks for ahead of the ring
+  int32_t ranks = 1;  // that share the GPU; others have GPUs that it reaches
   // Whether consumers have taken others' registers: so do GPUs that have room for these tiles.
   bool moves_registers() const { return tiles == kLargestTiles; }
 };
@@ -44,6 +45,8 @@ class StepTables {
   }
 
   const std::vector<Instance>& instances() const { return instances_; }
+  // Whether it sends to a rank of another GPU, or receives from one.
+  bool leaves_gpu(const Instance& i) const;
   // By instance: the earlier ones that must be complete; those that send what it receives.
   const std::vector<std::vector<int32_t>>& needs() const { return needs_; }
   // By instance: the earlier ones that tell it by what they store (engine/cuda/lamport.h).

@@ -347,9 +347,11 @@ Work pointwise(const StepTables& t, const Instance& i, Tiles tiles) {
 
 Work send(const StepTables& t, const Instance& i, Tiles tiles) {
   const int64_t all = t.product(i.send.elements) * 4;
-  return at_once(
-      8,
-      (std::min<int64_t>(tiles.last * kSendTile, all) - std::min<int64_t>(tiles.first * kSendTile, all)) / 4);
+  const int64_t own =
+      std::min<int64_t>(tiles.last * kSendTile, all) - std::min<int64_t>(tiles.first * kSendTile, all);
+  Work w = at_once(8, own / 4);
+  if (t.leaves_gpu(i)) w.sent = own * i.messages;
+  return w;
 }
 
 Work recv_reduce(const StepTables& t, const Instance& i, Tiles tiles) {
@@ -357,10 +359,24 @@ Work recv_reduce(const StepTables& t, const Instance& i, Tiles tiles) {
                         tiles.first * kElementTile);
 }
 
+// Of a row.
+int32_t concat_tiles(const StepTables& t, const Instance& i) {
+  return std::max(1, up(t.size(i.concat.width), kElementTile));
+}
 Work recv_concat(const StepTables& t, const Instance& i, Tiles tiles) {
-  Work row;
-  for (int r = 0; r < t.program().ranks; ++r) row += at_once(4, t.size(i.concat.part_widths[r]));
-  return row.times(tiles.last - tiles.first);
+  const int32_t each = concat_tiles(t, i);
+  Work all;
+  for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
+    const auto first = static_cast<int32_t>(tile % each) * kElementTile;
+    int32_t begin = 0;
+    for (int r = 0; r < t.program().ranks; ++r) {
+      const int32_t end = begin + t.size(i.concat.part_widths[r]),
+                    own = std::min(end, first + kElementTile) - std::max(begin, first);
+      if (own > 0) all += at_once(8, own);
+      begin = end;
+    }
+  }
+  return all;
 }
 
 // Parts of rows: bodies/rows.h.
@@ -412,7 +428,7 @@ constexpr Row kBodies[] = {
 Work& Work::operator+=(const Work& other) {
   loads += other.loads, fences += other.fences, atomics += other.atomics, barriers += other.barriers;
   far += other.far, cold += other.cold, cycles += other.cycles, bytes += other.bytes, shared += other.shared;
-  covered += other.covered, beside += other.beside, streamed += other.streamed;
+  covered += other.covered, beside += other.beside, streamed += other.streamed, sent += other.sent;
   return *this;
 }
 
@@ -423,6 +439,7 @@ Work Work::times(int64_t n) const {
   all.barriers = barriers * count, all.far = far * count, all.cold = cold * count;
   all.cycles = cycles * static_cast<double>(n), all.bytes = bytes * n, all.shared = shared * n;
   all.covered = covered * count, all.beside = beside * static_cast<double>(n), all.streamed = streamed * n;
+  all.sent = sent * n;
   return all;
 }
 
@@ -440,6 +457,8 @@ Lineup grid_of(const StepTables& t, const Instance& i) {
         most = std::max(most, i64{t.size(i.copy.taken[o].width)});
       return (t.product(i.copy.rows) * most + kElementTile - 1) / kElementTile;
     }
+    case OpCode::kRecvConcat:
+      return i64{t.size(i.grid)} * concat_tiles(t, i);
     default:
       return t.size(i.grid);
   }
@@ -465,10 +484,12 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
   if (waits > 0) all += loads(1);
   all += barriers(1);
   all.fences += waits + !t.is_quiet(i) + (i.messages > 0);
-  all.atomics += 1 + (i.messages > 0);
+  all.atomics += 1;
   if (i.readers_period > 0) {  // who is through last with the inboxes returns their credits
     all.loads += 1;
-    all.fences += last * i.messages, all.atomics += last * i.messages;
+    all.fences += last, all.atomics += 1 + last * i.messages;
+  } else if (i.messages > 0) {  // who is the last, too, where they go to other GPUs
+    all.atomics += t.leaves_gpu(i) ? 1 : i.messages;
   }
   return all += multiplies ? ProductWork(t, i).total(part.tiles, last) : body_work(t, i, part.tiles);
 }

@@ -35,6 +35,7 @@ struct Work : Counts {
   // takes longer, they or the bytes.
   double beside = 0;
   int64_t streamed = 0;
+  int64_t sent = 0;  // bytes to other GPUs
   int32_t covered = 0;
   Work& operator+=(const Work& other);
   Work times(int64_t n) const;

@@ -1,7 +1,7 @@
 // Blocks that post requests into a ring of dma, with the loop's own code; in ring_kernel.cc, bugs seeded.
 #pragma once
 
-#include "engine/cuda/image.h"
+#include "engine/cuda/block_layout.h"
 
 namespace ark::test {
 
