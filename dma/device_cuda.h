@@ -303,14 +303,21 @@ ARK_DEVICE void st_global(T* p, T v, Site = {}) {
   }
 }
 // The same of memory whose words say themselves that they are there (engine/cuda/lamport.h): each 32-bit word of T is
-// relaxed, of the gpu scope, by itself. No acquire is needed, and nothing but these words is ordered. Not `told`: the
-// memory has no such words, so these are ld_global() and st_global(), which the emulator holds them to. T: 4, 8 or 16
-// bytes.
-template <class T>
+// relaxed, of the gpu scope or, between GPUs, of sys, by itself. No acquire is needed, and nothing but these words is
+// ordered. Not `told`: the memory has no such words, so these are ld_global() and st_global(), which the emulator holds
+// them to. T: 4, 8 or 16 bytes; of sys 16.
+template <Scope S = Scope::gpu, class T>
 ARK_DEVICE T ld_words(const T* p, [[maybe_unused]] bool told = true, Site = {}) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(sizeof(T) == 16 || (S == Scope::gpu && (sizeof(T) == 4 || sizeof(T) == 8)));
   T v;
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (S == Scope::sys) {
+    u32x4 x;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p)
+                 : "memory");
+    memcpy(&v, &x, 16);
+  } else if constexpr (sizeof(T) == 4) {
     u32 x;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
     memcpy(&v, &x, 4);
@@ -328,10 +335,16 @@ ARK_DEVICE T ld_words(const T* p, [[maybe_unused]] bool told = true, Site = {}) 
   }
   return v;
 }
-template <class T>
+template <Scope S = Scope::gpu, class T>
 ARK_DEVICE void st_words(T* p, T v, [[maybe_unused]] bool told = true, Site = {}) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
-  if constexpr (sizeof(T) == 4) {
+  static_assert(sizeof(T) == 16 || (S == Scope::gpu && (sizeof(T) == 4 || sizeof(T) == 8)));
+  if constexpr (S == Scope::sys) {
+    u32x4 x;
+    memcpy(&x, &v, 16);
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
+                 : "memory");
+  } else if constexpr (sizeof(T) == 4) {
     u32 x;
     memcpy(&x, &v, 4);
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");

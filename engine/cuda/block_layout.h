@@ -17,7 +17,7 @@ ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kS
   SharedLayout s{};
   u32 at = 0;
   s.parameters = at, at += 256;  // LoopParameters
-  s.rank = at, at += 256;        // RankTables
+  s.rank = at, at += kRankBytes;
   s.instances = at, at += kInstanceBuffers * sizeof(Instance);
   s.waits = at, at += kInstanceBuffers * kMaxWaits * sizeof(Wait);
   s.messages = at, at += kInstanceBuffers * kMaxMessages * sizeof(Message);

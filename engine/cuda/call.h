@@ -281,11 +281,21 @@ ARK_DEVICE u64 needed_of(const Block& b, const Wait& w) {
 }
 // Whether the block's step is one of few rows, whose instances tell others by what they store (engine/cuda/lamport.h).
 ARK_DEVICE bool tells(const Block& b) { return b.words->lamport != 0; }
+// Whether ranks exchange the instance's numbers so: its messages are left out.
+ARK_DEVICE bool tells_ranks(const Block& b, const Instance& i) {
+  return kHasPeers && i.parts_at != 0 && tells(b);
+}
+// A send that does nothing then; but, where it settles, it comes behind the sends before it.
+ARK_DEVICE bool is_left_out(const Block& b, const Instance& i) {
+  return tells_ranks(b, i) && i.messages > 0 && i.readers_period == 0;
+}
 // Of an instance's waits, those of this step.
 struct Waits {
   i32 first, count;
   ARK_DEVICE Waits(const Block& b, const Instance& i)
-      : first(tells(b) ? 0 : i.few_waits), count(i.waits - (tells(b) ? i.more_waits : i.few_waits)) {}
+      : first(tells(b) ? 0 : i.few_waits), count(i.waits - (tells(b) ? i.more_waits : i.few_waits)) {
+    if (is_left_out(b, i) && i.settles == 0) count = 0;
+  }
 };
 // Every wait is, but where a bug is seeded. `credit`: it is a receiver's, not a message.
 ARK_DEVICE bool is_awaited(const Wait& w, bool credit) {

@@ -46,7 +46,8 @@ std::vector<std::vector<int32_t>> dependencies(const Program& program, const Bin
                                                const std::map<int32_t, std::vector<Access>>& more,
                                                const std::vector<bool>& gone,
                                                const std::map<int32_t, std::vector<Access>>& less,
-                                               const std::vector<PhaseId>& sent_by) {
+                                               const std::vector<PhaseId>& sent_by,
+                                               const std::vector<bool>& left_out) {
   std::vector<Touched> touched;
   for (const ark::Instance& instance : unroll(program)) {
     touched.push_back(touched_by(program, binding, instance));
@@ -56,6 +57,9 @@ std::vector<std::vector<int32_t>> dependencies(const Program& program, const Bin
     Touched& sender = touched[touched.size() - 1 - behind];
     const std::vector<int32_t> channels = std::exchange(touched.back(), {}).channels;
     sender.channels.insert(sender.channels.end(), channels.begin(), channels.end());
+  }
+  for (std::size_t i = 0; i < left_out.size(); ++i) {
+    if (left_out[i]) touched[i] = {};
   }
   for (const auto& [instance, accesses] : less) {
     for (const Access& a : accesses) {

@@ -7,7 +7,7 @@
 
 namespace ark::cuda {
 
-// `images` are all ranks, in rank order: fills `channels`.
+// `images` are all ranks, in rank order: fills all but weights and arenas.
 void connect(std::span<const RankImage* const> images, std::span<RankPlaces> places);
 
 }  // namespace ark::cuda

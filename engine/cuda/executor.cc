@@ -44,6 +44,7 @@ class Device final : public DeviceExecutor {
     check_setups();
     const Gate::Work work = gpu_->gate().enter();
     load_kernel();
+    reach_peers();
     make_images();
     place();
     start_host();
@@ -137,10 +138,28 @@ class Device final : public DeviceExecutor {
     shape_.blocks = options_.processors * ranks;
   }
 
+  // Ranks of other launches. Those that are to post are so on all ranks.
+  void reach_peers() {
+    dma::Group* const group = setups_[0].group;
+    if (group && setups_.size() == 1 && !group->endpoint().is_posted_by_choice())
+      peers_ = std::make_unique<PeerLinks>(*gpu_, *setups_[0].program, *group, device_.peer_links);
+  }
+
+  // Ranks that reach each other's memory exchange by words in steps of few rows, if all plan that alike.
   void make_images() {
+    const bool may_tell = peers_ ? peers_->reaches_all() : setups_[0].group == nullptr;
+    make_images(may_tell);
+    const std::string text = images_[0]->rank_parts().text();
+    const bool are_alike =
+        std::ranges::all_of(images_, [&](const auto& image) { return image->rank_parts().text() == text; });
+    const bool agree = peers_ ? peers_->agree(text) : are_alike;
+    if (may_tell && !agree) make_images(false);
+  }
+  void make_images(bool tells_ranks) {
+    images_.clear();
     for (std::size_t r = 0; r < setups_.size(); ++r)
-      images_.push_back(
-          std::make_unique<RankImage>(setups_[r], options_, *variants_, r, device_.groups, tiles_));
+      images_.push_back(std::make_unique<RankImage>(setups_[r], options_, *variants_, r, device_.groups,
+                                                    tiles_, tells_ranks));
   }
 
   // Device memory: weights, arenas with their tables at the start, and what belongs to no rank.
@@ -158,10 +177,6 @@ class Device final : public DeviceExecutor {
                  static_cast<uint64_t>(absent.end - absent.begin), std::byte{0xff});
     }
     if (setups_[0].group) {
-      // Ranks of other launches. Those that are to post are so on all ranks.
-      if (setups_.size() == 1 && !setups_[0].group->endpoint().is_posted_by_choice())
-        peers_ =
-            std::make_unique<PeerLinks>(*gpu_, *setups_[0].program, *setups_[0].group, device_.peer_links);
       links_ = std::make_unique<HostLinks>(*gpu_);
       for (std::size_t r = 0; r < images_.size(); ++r) link(r);
     } else {
@@ -173,6 +188,11 @@ class Device final : public DeviceExecutor {
 
   void link(std::size_t r) {
     const uint64_t arena = places_[r].arena;
+    if (images_[r]->rank_parts().pitch > 0) {
+      places_[r].parts = peers_->parts();
+      for (int peer = 0; peer < setups_[r].program->ranks; ++peer)
+        places_[r].parts_to.push_back(peers_->parts_to(peer));
+    }
     places_[r].channels = links_->places(*setups_[r].program, *setups_[r].group,
                                          arena + images_[r]->tickets_offset(), peers_.get());
     for (std::size_t c = 0; c < places_[r].channels.size(); ++c) {

@@ -249,12 +249,13 @@ struct alignas(16) Instance {
   u64 lamport_x,
       lamport_out;   // a product's x; its output, or that of a norm or of attention: row 0 of the first half
   u64 lamport_sums;  // f32 [weights][groups][panels][kFewRows][panel]: of a product, or taken up by a norm
+  i32 parts_at, settles;  // RankParts::place and settles
   // Of the waits, the first ones, of steps whose instances exchange so, and the last ones, of those whose do not.
   i16 few_waits, more_waits;
   i16 is_quiet;  // in steps whose instances exchange so nobody waits for its counter, nor is a peer told
   i16 links;     // of its messages: bits 1 << LinkKind
 };
-static_assert(sizeof(Instance) == 416);
+static_assert(sizeof(Instance) == 432);
 
 // Where a token's keys and values go.
 struct alignas(16) RowPlace {
@@ -291,6 +292,10 @@ struct alignas(16) RankTables {
   u64 waiting;         // f32 [processors][waiting_levels][kWideLevelFloats]: sums of wide tiles' trees
   u64 lamport;         // LamportState; 0: no instances exchange rows so (engine/cuda/lamport.h)
   u64 lamport_rows;    // [2][kFewRows][lamport_pitch] floats
+  // [ranks][2][kFewRows][part_pitch] floats of this rank's memory: parts of sums over ranks; and by rank, in its
+  // memory, where this rank's part of them goes (engine/cuda/rank_parts.h). 0: there are none.
+  u64 parts, parts_to[kMaxParts];
+  i32 part_pitch;      // a multiple of 16
   i32 lamport_pitch;   // a multiple of 16
   i32 writes_results;  // the rank whose results the host reads
   i32 max_rows;
@@ -337,7 +342,8 @@ struct LoopParameters {
   i32 barrier;       // ignore the phases' waits, join after each phase
 };
 
-static_assert(sizeof(LoopParameters) <= 256 && sizeof(RankTables) <= 256);
+inline constexpr u32 kRankBytes = 384;
+static_assert(sizeof(LoopParameters) <= 256 && sizeof(RankTables) <= kRankBytes);
 
 // The layout of ark::TraceEvent (engine/run/timeline.h).
 struct TraceEvent {

@@ -64,7 +64,9 @@ void RankImage::plan_memory(uint64_t instances) {
   plan_attention();
   if (lamport_.floats == 0) return;
   lamport_state_ = take(sizeof(LamportState));
-  lamport_rows_ = take(static_cast<uint64_t>(lamport_.floats) * 4);
+  const uint64_t own = static_cast<uint64_t>(lamport_.floats) * 4;
+  lamport_rows_ = take(own + parts_bytes());
+  parts_ = lamport_rows_ + own;
 }
 
 // Per row (token and head) and split: sums of values, maximum and sum of weights, padded.

@@ -64,6 +64,10 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   to.complete_offset = static_cast<u32>(complete.offset);
   to.complete_stride = static_cast<u32>(complete.stride);
   to.readers = places_.arena + image_.rank_.readers + at(own.phase) * kLineBytes;
+  if (image_.rank_parts_.pitch > 0) {
+    to.parts_at = image_.rank_parts_.place[number];
+    to.settles = image_.rank_parts_.settles[number];
+  }
   fill_messages(to);
   fill_operands(number, to);
   fill_waits(number, to);
@@ -94,6 +98,7 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
     return static_cast<i32>(waits.size() - before);
   };
   to.few_waits = static_cast<i16>(add(by_few, needed, false));
+  const std::size_t before_channels = waits.size();
   std::vector<ark::Wait> of_channels;
   const auto collect = [&](const Phase& phase) {
     for (const ark::Wait& wait : phase.waits)
@@ -120,8 +125,14 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
     w.wide = 1;
     waits.push_back(w);
   }
+  const auto of_others = static_cast<std::ptrdiff_t>(before_channels),
+             channel_waits = std::ssize(waits) - of_others;
   add(needed, by_few, true);
   to.more_waits = static_cast<i16>(add(needed, by_few, false));
+  if (to.parts_at != 0) {  // messages are left out in steps of few rows
+    std::rotate(waits.begin() + of_others, waits.begin() + of_others + channel_waits, waits.end());
+    to.more_waits = static_cast<i16>(to.more_waits + channel_waits);
+  }
   to.waits = static_cast<i32>(waits.size()) - to.first_wait;
   if (to.waits > kMaxWaits) operands_->refuse("more than " + std::to_string(kMaxWaits) + " waits");
 }
@@ -136,7 +147,7 @@ void InstanceFiller::fill_quiet() {
   for (std::size_t i = 0; i < schedule_.size(); ++i) {
     if (image_.is_gone(schedule_[i].phase)) continue;
     Instance& own = instances[filled++];
-    own.is_quiet = image_.lamport_.floats > 0 && !is_awaited[i] && own.messages == 0;
+    own.is_quiet = image_.lamport_.floats > 0 && !is_awaited[i] && (own.messages == 0 || own.parts_at != 0);
   }
 }
 

@@ -45,6 +45,24 @@ ARK_DEVICE Rows rows_at(const Block& b, u64 plain, i32 width, u64 place) {
   return {at<float>(place) + (half - 1) * kFewRows * pitch, pitch, true};
 }
 
+// ---- parts of sums over ranks (engine/cuda/rank_parts.h)
+
+// From where in a rank's parts this step's rows begin; `place`: the instance's.
+ARK_DEVICE i64 part_row(const Block& b, i32 place, i64 row) {
+  return (static_cast<i64>(b.words->lamport - 1) * kFewRows + row) * b.rank->part_pitch + place;
+}
+// Four elements of this rank's part, to all ranks, itself as well. Apart: products have no register left.
+ARK_APART void tell_ranks(const LoopParameters& p, i32 place, i32 row, i32 column, dev::f32x4 v) {
+  const Block b = open_block(p, 0, 0);
+  const i64 to = part_row(b, place, row) + column;
+  ARK_ROLLED
+  for (i32 r = 0; r < b.rank->ranks; ++r) {
+    if (ARK_BUG(part_not_told) && r != b.rank->rank) continue;
+    const u64 part = b.rank->parts_to[ARK_BUG(part_of_another_rank) ? 0 : r];
+    dev::st_words<dev::Scope::sys>(at<dev::f32x4>(part) + to / 4, words_of(v));
+  }
+}
+
 // ---- borders of steps
 
 // All consumer threads, as a step of so many rows is opened: its half.
@@ -63,6 +81,12 @@ ARK_DEVICE void clear_lamport(const Block& b) {
   for (i32 i = b.processor * kConsumers + b.thread; i < b.words->lamport_before * quarters;
        i += b.p.processors * kConsumers)
     dev::st_words(other + i, absent());
+}
+
+// All consumer threads, behind the loads of a step's parts of sums over ranks, and before the stores of the next one's:
+// with these words a release and an acquire, so that whoever stores where a peer has cleared comes behind that.
+ARK_DEVICE void fence_parts(const Block& b) {
+  if (kHasPeers && b.rank->parts != 0 && tells(b)) dev::fence<dev::Scope::sys>();
 }
 
 }  // namespace ark::cuda

@@ -163,12 +163,26 @@ void cover(LamportPlan& plan) {
   }
 }
 
+// What ranks exchange so: who adds up is told by the product of its own rank, as by the others'.
+void take_rank_parts(const Program& program, std::span<const ark::Instance> all, const RankParts& of_ranks,
+                     LamportPlan& plan, Accesses& less) {
+  for (std::size_t i = 0; i < of_ranks.place.size(); ++i) {
+    const int32_t product = of_ranks.product[i];
+    if (product == kNone) continue;
+    plan.told[i].push_back(product);
+    const Phase& phase = program.phases[all[i].phase];
+    const BufferId parts = root(program, resolve(program, phase, phase.operands[0], all[i].trip));
+    less[product].push_back({parts, true});
+    less[static_cast<int32_t>(i)].push_back({parts, false});
+  }
+}
+
 }  // namespace
 
 LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
-                         const MergedSends& sends, const XParts& parts, const SymbolValues& few,
-                         std::span<const SharedSums> sums, const std::vector<int32_t>& also,
-                         const Accesses& more) {
+                         const MergedSends& sends, const RankParts& of_ranks, const XParts& parts,
+                         const SymbolValues& few, std::span<const SharedSums> sums,
+                         const std::vector<int32_t>& also, const Accesses& more) {
   const std::vector<ark::Instance> all = unroll(program);
   Accesses less = appended.unwritten(program);
   LamportPlan plan = RowFinder(program, all, appended, parts, few).run(less);
@@ -181,19 +195,33 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
     // The norm behind accesses these, as `more` says.
     for (const Access& a : accesses_taken_up(program, all[at(own.instance)])) less[own.instance].push_back(a);
   }
-  plan.needed = dependencies(program, binding, also, more, appended.done(), less, sends.sent_by());
+  take_rank_parts(program, all, of_ranks, plan, less);
+  std::vector<bool> left_out(of_ranks.place.size());
+  for (std::size_t i = 0; i < left_out.size(); ++i) {
+    if (of_ranks.place[i] == 0 || !is_send(program.variants[program.phases[all[i].phase].variant].code))
+      continue;
+    left_out[i] = of_ranks.settles[i] == 0;
+    const BufferId parts_sent = accesses(program, all[i])[0].buffer;
+    less[static_cast<int32_t>(i)].push_back({parts_sent, false});
+  }
+  plan.needed = dependencies(program, binding, also, more, appended.done(), less, sends.sent_by(), left_out);
   cover(plan);
   return plan;
 }
 
-bool fits(const Program& program, const LamportPlan& plan, const std::vector<std::vector<int32_t>>& needed) {
+bool fits(const Program& program, const MergedSends& sends, const LamportPlan& plan,
+          const std::vector<std::vector<int32_t>>& needed) {
   const std::vector<ark::Instance> all = unroll(program);
+  const auto of_channels = [&](PhaseId phase) {
+    return std::ranges::count_if(program.phases[phase].waits,
+                                 [](const ark::Wait& w) { return w.kind != WaitKind::kPhase; });
+  };
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto only_here = std::ranges::count_if(
         plan.needed[i], [&](int32_t n) { return std::ranges::count(needed[i], n) == 0; });
-    const auto of_channels = std::ranges::count_if(
-        program.phases[all[i].phase].waits, [](const ark::Wait& w) { return w.kind != WaitKind::kPhase; });
-    if (std::ssize(needed[i]) + only_here + of_channels > kMaxWaits) return false;
+    std::ptrdiff_t count = std::ssize(needed[i]) + only_here + of_channels(all[i].phase);
+    for (const PhaseId also : sends.also_of(all[i].phase)) count += of_channels(also);
+    if (count > kMaxWaits) return false;
   }
   return true;
 }

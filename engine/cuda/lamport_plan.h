@@ -9,6 +9,7 @@
 
 #include "engine/cuda/appended.h"
 #include "engine/cuda/merged_sends.h"
+#include "engine/cuda/rank_parts.h"
 #include "engine/cuda/x_parts.h"
 #include "engine/program/program.h"
 #include "engine/program/unroll.h"
@@ -37,11 +38,13 @@ struct LamportPlan {
 // Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen
 // elements. `few`: sizes of a step of kFewRows tokens. `also`, `more`: as dependencies() takes them.
 LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
-                         const MergedSends& sends, const XParts& parts, const SymbolValues& few,
-                         std::span<const SharedSums> sums, const std::vector<int32_t>& also,
+                         const MergedSends& sends, const RankParts& of_ranks, const XParts& parts,
+                         const SymbolValues& few, std::span<const SharedSums> sums,
+                         const std::vector<int32_t>& also,
                          const std::map<int32_t, std::vector<Access>>& more);
 
 // Whether instances have room for what they wait for in such steps and, `needed`, in others.
-bool fits(const Program& program, const LamportPlan& plan, const std::vector<std::vector<int32_t>>& needed);
+bool fits(const Program& program, const MergedSends& sends, const LamportPlan& plan,
+          const std::vector<std::vector<int32_t>>& needed);
 
 }  // namespace ark::cuda

@@ -150,6 +150,7 @@ ARK_APART bool open_turn(const LoopParameters& p) {
 ARK_APART bool close_step(const LoopParameters& p) {
   Block b = open_turn_block(p);
   const u64 step = b.step + 1;
+  fence_parts(b);
   consumers_sync();
   if (b.thread != 0) return true;
   // Release: publishes the last phases' results to the rank's processor 0.
@@ -241,7 +242,8 @@ ARK_APART Share share_of(const LoopParameters& p, i32 n, Lineup line) {
   const Block b = open_block(p, 0, 0);
   const Instance& i = *instance_buffers(b, n).instances;
   const Share share = share_at(b, line, i.base);
-  return p.barrier != 0 || (kHasPeers && i.messages > 0) ? Share{share.tiles, 1} : share;
+  return p.barrier != 0 || (kHasPeers && i.messages > 0 && !tells_ranks(b, i)) ? Share{share.tiles, 1}
+                                                                               : share;
 }
 
 // Runs instance `n`: one body on this processor's tiles. What does not depend on other instances is worked out before
@@ -252,7 +254,10 @@ ARK_APART void run_case(const LoopParameters& p, i32 n) {
   const InstanceBuffers now = instance_buffers(b, n);
   const Call call{b, *now.instances, now.messages};
   const Lineup line = Body::grid(call);
-  const Share share = share_of(p, n, line);
+  Share share = share_of(p, n, line);
+  if constexpr (Body::kSends) {
+    if (is_left_out(b, call.i)) share = left_out(b, call.i);
+  }
   if (b.thread == 0) b.words->raises = share.raises;
   if (share.raises == 0) return;
   if constexpr (Body::kSends) {
@@ -280,6 +285,7 @@ ARK_APART void start_step(const LoopParameters& p) {
   clear_lamport(b);
   if (b.warp == 0) dev::cp_async_wait<kFetchAhead - 1>();
   consumers_sync();
+  fence_parts(b);
 }
 
 // Starts fetching what follows instance `n`, into the buffers of the one before. Returns the instance's variant, or

@@ -30,7 +30,7 @@ int32_t weights_of(const Stream& s) { return s.second == kNowhere ? 1 : 2; }
 }  // namespace
 
 RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
-                     std::size_t program, int32_t groups, const TileShape& tiles)
+                     std::size_t program, int32_t groups, const TileShape& tiles, bool tells_ranks)
     : setup_(setup),
       options_(options),
       variants_(variants),
@@ -46,6 +46,7 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
   if (groups < 0 || (groups & (groups - 1)) != 0)
     throw Error(Code::kUsage,
                 "--groups " + std::to_string(groups) + ": tiles share an output by a power of two");
+  if (tells_ranks) rank_parts_ = plan_rank_parts(*setup.program, appended());
   plan_schedule();
 }
 
@@ -81,6 +82,7 @@ void RankImage::plan_schedule() {
   needed_ = dependencies(p, *setup_.binding, also, more, appended().done(), appended().unwritten(p),
                          sends_.sent_by());
   plan_few(after_attention, more);
+  if (lamport_.floats == 0) rank_parts_ = {};
   place_few(instances);
   instance_count_ = static_cast<int32_t>(
       std::count_if(instances.begin(), instances.end(), [&](const auto& i) { return !is_gone(i.phase); }));
@@ -99,9 +101,9 @@ void RankImage::plan_few(const std::vector<int32_t>& also,
     sums.push_back({instance, own.few_bits > 0 ? rows * own.panel : 0,
                     own.arrivals == kNowhere ? takers_[at(instance)] : kNone});
   }
-  LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), sends_,
+  LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), sends_, rank_parts_,
                                   variants_.parts(number_), sizes_of(kFewRows), sums, also, more);
-  if (fits(*setup_.program, plan, needed_)) lamport_ = std::move(plan);
+  if (fits(*setup_.program, sends_, plan, needed_)) lamport_ = std::move(plan);
 }
 
 void RankImage::place_few(std::span<const ark::Instance> all) {
@@ -275,6 +277,12 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
   if (lamport_.floats > 0) {
     t.lamport = places.arena + lamport_state_, t.lamport_rows = places.arena + lamport_rows_;
     t.lamport_pitch = lamport_.pitch;
+  }
+  if (rank_parts_.pitch > 0) {
+    t.parts = places.parts;
+    t.part_pitch = rank_parts_.pitch;
+    ARK_CHECK(places.parts_to.size() <= kMaxParts, "places of more ranks than parts have");
+    std::ranges::copy(places.parts_to, t.parts_to);
   }
   t.token_ids = places.arena + buffers_[p.token_ids];
   t.step_positions = p.positions == kNone ? 0 : places.arena + buffers_[p.positions];

@@ -40,15 +40,20 @@ struct RankPlaces {
   uint64_t weights = 0;                // copy of the WeightStore's arena
   uint64_t arena = 0;                  // RankImage::arena_bytes() bytes
   std::vector<ChannelPlace> channels;  // by program channel
+  // Of parts of sums over ranks, if there are any: this rank's memory of them; and by rank, in its memory, where this
+  // rank's part goes.
+  uint64_t parts = 0;
+  std::vector<uint64_t> parts_to;
 };
 
 class RankImage {
  public:
   // `program`: which one of `variants`. `groups`: into how many tiles each matrix product's rows of weights
-  // are split; 0: chosen by cost. `tiles`: what the code was compiled for. Throws Error(kUnsupported) naming
+  // are split; 0: chosen by cost. `tiles`: what the code was compiled for. `tells_ranks`: whether steps of few rows may
+  // exchange parts of sums by words (rank_parts.h), which all ranks must. Throws Error(kUnsupported) naming
   // the node that does not fit the tables.
   RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
-            std::size_t program, int32_t groups, const TileShape& tiles);
+            std::size_t program, int32_t groups, const TileShape& tiles, bool tells_ranks);
 
   uint64_t arena_bytes() const { return arena_bytes_; }
   const Program& program() const { return *setup_.program; }
@@ -68,8 +73,11 @@ class RankImage {
   }
   // Part of the arena, whose bytes start as ones: lamport.h's kAbsent.
   Range absent_words() const {
-    return {static_cast<int64_t>(lamport_rows_), static_cast<int64_t>(lamport_rows_) + lamport_.floats * 4};
+    return {static_cast<int64_t>(lamport_rows_), static_cast<int64_t>(parts_ + parts_bytes())};
   }
+  // Where parts of sums over ranks lie, of ranks without a group: by rank, rank_parts().bytes() each.
+  uint64_t parts_offset() const { return parts_; }
+  const RankParts& rank_parts() const { return rank_parts_; }
   // Of RingTickets, for posted links.
   uint64_t tickets_offset() const { return tickets_; }
   // What the arena starts with.
@@ -100,6 +108,9 @@ class RankImage {
   Stream stream_at(std::size_t number, const RankPlaces& places) const;
   void plan_heads(int32_t variant, int64_t heads, int64_t kv_heads);
   uint64_t take(uint64_t bytes);
+  uint64_t parts_bytes() const {
+    return setup_.group ? 0 : rank_parts_.bytes() * static_cast<uint64_t>(setup_.program->ranks);
+  }
 
   const RankSetup setup_;
   const ExecutorOptions options_;
@@ -124,6 +135,7 @@ class RankImage {
   std::vector<int32_t> heads_;           // per attention variant: first query head of each KV head, heads
   std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
   LamportPlan lamport_;                  // of steps of few rows
+  RankParts rank_parts_;                 // of these
   // By instance: the processor that takes tile 0; products begin behind the one before.
   std::vector<int32_t> bases_;
   int32_t next_base_ = 0, instance_count_ = 0;
@@ -133,7 +145,7 @@ class RankImage {
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t tickets_ = 0;
-  uint64_t lamport_state_ = 0, lamport_rows_ = 0;
+  uint64_t lamport_state_ = 0, lamport_rows_ = 0, parts_ = 0;
   uint64_t partials_ = 0, arrivals_ = 0, attention_partials_ = 0, attention_arrivals_ = 0;
   uint64_t table_bytes_ = 0, arena_bytes_ = 0;
 };

@@ -119,14 +119,42 @@ ARK_DEVICE bool signal_arrivals(Block& b, const Instance& i, const Message* mess
   return raise_peers(b, i, messages, static_cast<u64>(b.words->sent_bytes));
 }
 
+// Of a send that does nothing: one processor raises for all.
+ARK_DEVICE Share left_out(const Block& b, const Instance& i) {
+  const i32 all = b.processor == i.base ? static_cast<i32>(b.p.processors) : 0;
+  return {{0, 0}, b.p.barrier != 0 ? 1 : all};
+}
+
+// Of messages that were left out, as far as the next ones are not: peers count as if they had been sent, or read. One
+// processor, which came behind all that were not.
+ARK_DEVICE void settle(const Block& b, const Instance& i, const Message* messages) {
+  const bool sends = i.readers_period == 0;
+  fence_messages(i);
+  ARK_ROLLED
+  for (i32 n = 0; n < i.messages; ++n) {
+    const Message& m = messages[n];
+    u64* const counter = at<u64>(m.counter);
+    if (m.link == LinkKind::kDevice) {
+      const i32 raises = i.settles * (sends ? b.p.processors : 1);
+      dev::red_relaxed_add<dev::Scope::gpu>(counter, static_cast<u64>(raises));
+    } else if (!sends) {
+      dev::st_relaxed<dev::Scope::sys>(counter, raised_value(b, m, 0));
+    }
+  }
+}
+
 // Thread 0, behind the barrier after the tiles: the messages' arrivals, the credits of what was read, the
 // phase. False: the block gives up.
 ARK_DEVICE bool signal_instance(Block& b, const Call& call) {
   const Instance& i = call.i;
-  if (kHasPeers && i.messages > 0 && i.readers_period == 0 && !signal_arrivals(b, i, call.messages))
+  const bool is_told = tells_ranks(b, i);
+  if (is_told && i.settles != 0 && b.processor == i.base && !ARK_BUG(parts_not_settled))
+    settle(b, i, call.messages);
+  if (kHasPeers && !is_told && i.messages > 0 && i.readers_period == 0 &&
+      !signal_arrivals(b, i, call.messages))
     return false;
   // The last processor that has read the inboxes returns their credits.
-  if (kHasPeers && i.readers_period > 0 && is_last_through(b, i) && !ARK_BUG(lost_credit) &&
+  if (kHasPeers && !is_told && i.readers_period > 0 && is_last_through(b, i) && !ARK_BUG(lost_credit) &&
       !raise_peers(b, i, call.messages, 0))
     return false;
   const u32 raises = static_cast<u32>(b.words->raises);

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "dma/blob.h"
 #include "dma/hand_round.h"
+#include "engine/cuda/rank_parts.h"
 
 namespace ark::cuda {
 namespace {
@@ -51,10 +52,11 @@ std::string one_line(const Error& error) { return escaped(error.what(), 300); }
 }  // namespace
 
 // A block: for each rank a line that it tries out; for each rank and kind of channel the counters that it raises; for
-// each kind the inboxes of all ranks. The own rank's places are unused.
+// each kind the inboxes of all ranks, whose own rank's places are unused; and all ranks' parts of sums.
 struct PeerLinks::Layout {
   uint64_t ranks = 0, kinds = 0;
   std::vector<uint64_t> boxes, box_bytes;  // by kind: where they begin, bytes of one
+  uint64_t parts = 0, part_bytes = 0;      // where parts of sums begin, bytes of a rank's
   uint64_t bytes = 0;
 
   uint64_t trial(int rank) const { return static_cast<uint64_t>(rank) * kLine; }
@@ -76,12 +78,16 @@ PeerLinks::Layout PeerLinks::layout() const {
     l.box_bytes.push_back(sender.slots * sender.slot_bytes);
     l.bytes = l.boxes.back() + l.ranks * l.box_bytes.back();
   }
+  l.part_bytes = part_bytes_;
+  l.parts = (l.bytes + kBoxAlignment - 1) / kBoxAlignment * kBoxAlignment;
+  l.bytes = l.parts + l.ranks * l.part_bytes;
   return l;
 }
 
 PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted)
     : gpu_(gpu), program_(program), group_(group), peers_(static_cast<std::size_t>(group.size())) {
   nonce_ = random_word();
+  part_bytes_ = plan_rank_parts(program, Appended(program)).bytes();
   for (std::size_t c = 0; c < program.channels.size(); ++c)
     kinds_ = std::max(kinds_, dma_channel_of(program, static_cast<int32_t>(c)) + 1);
   BlockHandle handle;
@@ -126,6 +132,7 @@ void PeerLinks::allocate(BlockHandle& handle) {
   std::vector<uint64_t> counters(l.ranks * l.kinds * 2 * (kLine / 8));
   for (std::size_t i = 0; i < counters.size(); i += kLine / 8) counters[i] = first;
   gpu_.upload(own_.address + l.counter(0, 0, dma::RouteEnd::kArrived), std::as_bytes(std::span(counters)));
+  if (l.part_bytes > 0) gpu_.fill(own_.address + l.parts, l.ranks * l.part_bytes, std::byte{0xff});
 }
 
 // Maps the peers' blocks, and writes into each what its owner can expect of this rank.
@@ -248,6 +255,20 @@ ChannelPlace PeerLinks::place(int32_t number) const {
   place.raised = there + l.counter(own, kind, channel.outgoing ? arrived : credit);
   place.awaited = here + l.counter(peer, kind, channel.outgoing ? credit : arrived);
   return place;
+}
+
+bool PeerLinks::reaches_all() const {
+  return !ways_.empty() && std::ranges::all_of(ways_, [](const PairWay& way) { return way.why_not.empty(); });
+}
+uint64_t PeerLinks::parts() const { return own_.address + layout().parts; }
+uint64_t PeerLinks::parts_to(int rank) const {
+  const Layout l = layout();
+  const uint64_t block = rank == group_.rank() ? own_.address : peers_[rank].block.address;
+  return block + l.parts + static_cast<uint64_t>(group_.rank()) * l.part_bytes;
+}
+bool PeerLinks::agree(const std::string& text) {
+  const std::vector<std::string> all = gather(text);
+  return !text.empty() && std::ranges::count(all, text) == std::ssize(all);
 }
 
 std::string text_of(const std::vector<PairWay>& ways) {

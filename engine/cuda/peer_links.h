@@ -36,6 +36,14 @@ class PeerLinks {
   bool reaches(int peer) const { return peers_[peer].block.owner != nullptr; }
   // Where the end of `program`'s channel lies that this rank has. Of a peer that it reaches.
   ChannelPlace place(int32_t channel) const;
+  // Whether all pairs of the group take this way.
+  bool reaches_all() const;
+  // Parts of sums over ranks (rank_parts.h): this rank's memory of them, and where its part goes in `rank`'s. If it
+  // reaches all. They start as absent words.
+  uint64_t parts() const;
+  uint64_t parts_to(int rank) const;
+  // Collective: whether all ranks say the same, and not nothing.
+  bool agree(const std::string& text);
   // Of all pairs of the group; equal on all ranks.
   const std::vector<PairWay>& ways() const { return ways_; }
 
@@ -57,7 +65,7 @@ class PeerLinks {
   const Program& program_;
   dma::Group& group_;
   uint32_t kinds_ = 0;  // of channels between two ranks
-  uint64_t nonce_ = 0;
+  uint64_t nonce_ = 0, part_bytes_ = 0;
   std::string why_none_;  // no block of its own
   SharedBlock own_;
   std::vector<Peer> peers_;  // by rank

@@ -45,7 +45,8 @@ Model model_of(const std::string& name) {
 
 class Loop {
  public:
-  explicit Loop(const Model& model, int32_t max_tokens = 512) {
+  // `ranks`: on a GPU each.
+  explicit Loop(const Model& model, int32_t max_tokens = 512, int32_t ranks = 1) {
     limits_ = {.max_tokens = max_tokens,
                .max_rows = 64,
                .max_slots = 64,
@@ -54,6 +55,7 @@ class Loop {
                .pages = 1};
     limits_.vocabulary = static_cast<int32_t>(model.decoder.vocabulary);
     CompileOptions options;
+    options.ranks = ranks;
     options.max_tokens = limits_.max_tokens, options.max_rows = limits_.max_rows;
     options.max_items = most_items(limits_.max_tokens, limits_.max_slots);
     options.storage.policy = model.weights;
@@ -70,8 +72,10 @@ class Loop {
     options.limits = limits_;
     options.max_items = most_items(limits_.max_tokens, limits_.max_slots);
     const StepMachine machine = machine_of(rates.processors, rates.shared_per_block, rates.l2_bytes, 1);
-    return StepTables({{&compiled_.programs[0], &compiled_.bindings[0], nullptr, nullptr}}, options, machine,
-                      numerics, groups, shape);
+    std::vector<RankSetup> ranks;
+    for (std::size_t r = 0; r < compiled_.programs.size(); ++r)
+      ranks.push_back({&compiled_.programs[r], &compiled_.bindings[r], nullptr, nullptr});
+    return StepTables(ranks, options, machine, numerics, groups, shape);
   }
 
  private:
@@ -114,6 +118,28 @@ TEST(Cost, KeepsToTheBudget) {
     }
   }
   if (HasFailure()) std::cout << "as it is now: " << predicted << "\n";
+}
+
+// Ranks on a GPU each; the more, the less a step takes.
+TEST(Cost, OfSeveralGpusKeepsToTheBudget) {
+  std::ifstream in(test::source_root() / "tests/cuda/cost_budget.json");
+  const Json budget = Json::parse(in);
+  const Rates& rates = rates_of(budget.at("arch").get<std::string>());
+  for (const auto& [name, all] : budget.at("gpus").items()) {
+    for (const auto& [gpus, batches] : all.items()) {
+      const Loop loop(model_of(name), 512, std::stoi(gpus));
+      for (const auto& [batch, most] : batches.items()) {
+        const double us = replay(loop.tables(rates, std::stoi(batch)), rates).us,
+                     alone = budget.at("models").at(name).at(batch).at("us").get<double>();
+        const std::string what = name + ", batch " + batch + ", " + gpus + " GPUs";
+        std::cout << what << ": " << us << " us\n";
+        EXPECT_TRUE(us <= most.get<double>()) << what << ": " << us << " us";
+        EXPECT_TRUE(us >= 0.97 * most.get<double>())
+            << what << ": better: lower the budget to " << us << " us";
+        EXPECT_LT(us, alone) << what << ", and of one GPU";
+      }
+    }
+  }
 }
 
 TEST(Cost, OfPromptsKeepsToTheBudget) {

@@ -39,9 +39,10 @@ struct Planned {
       sums.push_back({static_cast<int32_t>(i), 64, takers[i]});
       if (takers[i] != kNone) more[takers[i]] = accesses_taken_up(program(), all[i]);
     }
-    plan = plan_lamport(program(), binding(), Appended(program()), MergedSends(program()), XParts(program()),
-                        {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, sums,
-                        std::vector<int32_t>(all.size(), kNone), more);
+    plan =
+        plan_lamport(program(), binding(), Appended(program()), MergedSends(program()), {}, XParts(program()),
+                     {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, sums,
+                     std::vector<int32_t>(all.size(), kNone), more);
   }
   const Program& program() const { return compiled.programs[0]; }
   const Binding& binding() const { return compiled.bindings[0]; }
@@ -152,7 +153,7 @@ void expect_all_else_is_waited_for(const Planned& p) {
     }
   }
   EXPECT_GE(told, 3 * 5) << "of each layer q, k, v, and the MLP's products";
-  EXPECT_TRUE(fits(p.program(), p.plan, p.plan.needed));
+  EXPECT_TRUE(fits(p.program(), MergedSends(p.program()), p.plan, p.plan.needed));
 }
 
 TEST(LamportPlan, AllElseIsWaitedFor) {
@@ -170,9 +171,9 @@ TEST(LamportPlan, TooManyWaitsDoNotFit) {
   while (i > 0 && p.plan.needed[i].empty()) --i;
   others[i] = p.plan.needed[i];  // both steps' alike: they count once
   for (int32_t n = 1000; std::ssize(others[i]) < kMaxWaits; ++n) others[i].push_back(n);
-  EXPECT_TRUE(fits(p.program(), p.plan, others));
+  EXPECT_TRUE(fits(p.program(), MergedSends(p.program()), p.plan, others));
   others[i].front() = 2000;  // instead of what steps of few rows wait for
-  EXPECT_FALSE(fits(p.program(), p.plan, others));
+  EXPECT_FALSE(fits(p.program(), MergedSends(p.program()), p.plan, others));
 }
 
 }  // namespace

@@ -105,6 +105,14 @@ Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2);
 // More rows in a step than kFewRows.
 Rows run_at_once(StepRunner& runner) { return run_greedy(runner, prompt(), 11, 1); }
 
+Rows run_parts_of_ten(StepRunner& runner) { return run_greedy(runner, random_tokens(30, 7, 101), 10, 1); }
+// Sends and credits, which steps of few rows between them leave out.
+Rows run_between_few(StepRunner& runner) {
+  run_at_once(runner);
+  run_decode(runner);
+  return run_at_once(runner);
+}
+
 // More rows than wide tiles begin with.
 Rows run_wide(StepRunner& runner) { return run_greedy(runner, random_tokens(150, 7, 101), 150, 1); }
 
@@ -338,6 +346,8 @@ std::vector<Bug> device_bugs() {
       OnDecoder(run_at_once, 0, Link::kDirect, 64, 1, DType::kF32, [](TokenGraphOptions& o) {
         o.heads = 12;
       }).with_kv(DType::kF16);
+  // Whose steps have more rows than such as exchange parts of sums by words.
+  const OnDecoder sent(run_at_once), between_few(run_between_few);
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
   // Whose warps' first keys lie in few pages.
@@ -356,11 +366,16 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(lost_signal, decode),
       ARK_DEVICE_BUG(double_signal, decode),
       // between ranks
-      ARK_DEVICE_BUG(missing_arrival_wait, decode),
-      ARK_DEVICE_BUG(block_scope_arrival, decode),
-      ARK_DEVICE_BUG(lost_doorbell, decode),
-      ARK_DEVICE_BUG(lost_credit, decode),
-      ARK_DEVICE_BUG(wrong_slot, decode),
+      ARK_DEVICE_BUG(missing_arrival_wait, sent),
+      ARK_DEVICE_BUG(block_scope_arrival, sent),
+      ARK_DEVICE_BUG(lost_doorbell, sent),
+      ARK_DEVICE_BUG(lost_credit, sent),
+      ARK_DEVICE_BUG(wrong_slot, sent),
+      ARK_DEVICE_BUG(part_not_told, decode),
+      ARK_DEVICE_BUG(part_of_another_rank, decode),
+      ARK_DEVICE_BUG(parts_not_awaited, decode),
+      ARK_DEVICE_BUG(parts_not_cleared, decode),
+      ARK_DEVICE_BUG(parts_not_settled, between_few),
       // borders of steps
       ARK_DEVICE_BUG(go_without_barrier, decode),
       ARK_DEVICE_BUG(relaxed_go, decode),
@@ -451,7 +466,9 @@ std::vector<Bug> device_bugs() {
 
 std::vector<Bug> gpu_bugs() {
   const OnDecoder spread = OnDecoder(run_decode).with_gpus(Way::kHost),
-                  peers = OnDecoder(run_decode).with_gpus(Way::kGpu);
+                  peers = OnDecoder(run_decode).with_gpus(Way::kGpu),
+                  sent_to_peers = OnDecoder(run_parts_of_ten).with_gpus(Way::kGpu),
+                  between_few = OnDecoder(run_between_few).with_gpus(Way::kGpu);
   // Whose other processors take messages, too.
   const OnDecoder spread_rows =
       OnDecoder(run_at_once, 0, Link::kDirect, 64, 2, DType::kF32, [](TokenGraphOptions& o) {
@@ -464,19 +481,23 @@ std::vector<Bug> gpu_bugs() {
       ARK_DEVICE_BUG(stale_store, spread),
       ARK_DEVICE_BUG(relaxed_relay, spread_rows),
       // in each other's memory
-      ARK_DEVICE_BUG(relaxed_store, peers),
-      ARK_DEVICE_BUG(stale_store, peers),
-      ARK_DEVICE_BUG(first_one_sends, peers),
-      ARK_DEVICE_BUG(narrow_store, peers),
-      ARK_DEVICE_BUG(early_store, peers),
-      ARK_DEVICE_BUG(generous_credit, peers),
-      ARK_DEVICE_BUG(lost_peer_credit, peers),
-      ARK_DEVICE_BUG(narrow_peer_wait, peers),
-      ARK_DEVICE_BUG(relaxed_peer_wait, peers),
-      ARK_DEVICE_BUG(narrow_readers, peers),
-      ARK_DEVICE_BUG(restless_readers, peers),
-      ARK_DEVICE_BUG(every_one_sends, peers),
-      ARK_DEVICE_BUG(wrong_sent_slot, peers),
+      ARK_DEVICE_BUG(relaxed_store, sent_to_peers),
+      ARK_DEVICE_BUG(stale_store, sent_to_peers),
+      ARK_DEVICE_BUG(first_one_sends, sent_to_peers),
+      ARK_DEVICE_BUG(narrow_store, sent_to_peers),
+      ARK_DEVICE_BUG(early_store, sent_to_peers),
+      ARK_DEVICE_BUG(generous_credit, sent_to_peers),
+      ARK_DEVICE_BUG(lost_peer_credit, sent_to_peers),
+      ARK_DEVICE_BUG(narrow_peer_wait, sent_to_peers),
+      ARK_DEVICE_BUG(relaxed_peer_wait, sent_to_peers),
+      ARK_DEVICE_BUG(narrow_readers, sent_to_peers),
+      ARK_DEVICE_BUG(restless_readers, sent_to_peers),
+      ARK_DEVICE_BUG(every_one_sends, sent_to_peers),
+      ARK_DEVICE_BUG(wrong_sent_slot, sent_to_peers),
+      ARK_DEVICE_BUG(part_not_told, peers),
+      ARK_DEVICE_BUG(parts_not_awaited, peers),
+      ARK_DEVICE_BUG(parts_not_cleared, peers),
+      ARK_DEVICE_BUG(parts_not_settled, between_few),
   };
 }
 
@@ -496,13 +517,15 @@ constexpr const char* kScheduleNames[] = {"fixed", "random", "PCT"};
 TEST(SeededBugs, WithoutThemNothingIsFound) {
   const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies),
       posted(run_decode, 0, Link::kPosted), spread = OnDecoder(run_decode).with_gpus(Way::kHost),
-                                            peers = OnDecoder(run_decode).with_gpus(Way::kGpu);
+                                            peers = OnDecoder(run_decode).with_gpus(Way::kGpu),
+                                            between = OnDecoder(run_between_few).with_gpus(Way::kGpu);
   for (const Options& options : hunting_schedules()) {
     if (options.seed > 1) break;
     for (auto run :
          {std::function<Verdict(const Options&)>(decode), std::function<Verdict(const Options&)>(pages),
           std::function<Verdict(const Options&)>(grouped), std::function<Verdict(const Options&)>(posted),
           std::function<Verdict(const Options&)>(spread), std::function<Verdict(const Options&)>(peers),
+          std::function<Verdict(const Options&)>(between),
           std::function<Verdict(const Options&)>(run_ring)}) {
       EXPECT_EQ(run(options), "") << kScheduleNames[static_cast<int>(options.schedule)] << options.seed;
     }

@@ -154,6 +154,7 @@ struct WordReleases {
   std::vector<Entry> entries;
   uint64_t previous = 0, change = 0;  // weak words: the value before the last store, which was that change
   const Fiber* changed_by = nullptr;
+  std::optional<std::pair<ActorId, uint32_t>> told;  // who stored it last, and when: ark_emulator_told()
 };
 
 class Core {

@@ -249,26 +249,28 @@ template <Scope S, class T>
 ARK_DEVICE T atom_cas(T* p, T expected, T v, Site at = Site::here()) {
   return word<S, T>(emulator::WordOperation::kCompareSwap, p, v, expected, at);
 }
-template <class T>
+template <Scope S = Scope::gpu, class T>
 ARK_DEVICE T ld_words(const T* p, bool told = true, Site at = Site::here()) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   if (!told) return ld_global(p, at);
   emulator::ark_emulator_check_words(p, sizeof(T), at.place);
   u32 words[sizeof(T) / 4];
-  for (u32 i = 0; i < sizeof(T) / 4; ++i)
-    words[i] = ld_relaxed<Scope::gpu>(reinterpret_cast<const u32*>(p) + i, at);
+  for (u32 i = 0; i < sizeof(T) / 4; ++i) words[i] = ld_relaxed<S>(reinterpret_cast<const u32*>(p) + i, at);
   T v;
   __builtin_memcpy(&v, words, sizeof v);
   return v;
 }
-template <class T>
+template <Scope S = Scope::gpu, class T>
 ARK_DEVICE void st_words(T* p, T v, bool told = true, Site at = Site::here()) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   if (!told) return st_global(p, v, at);
   emulator::ark_emulator_check_words(p, sizeof(T), at.place);
   u32 words[sizeof(T) / 4];
   __builtin_memcpy(words, &v, sizeof v);
-  for (u32 i = 0; i < sizeof(T) / 4; ++i) st_relaxed<Scope::gpu>(reinterpret_cast<u32*>(p) + i, words[i], at);
+  for (u32 i = 0; i < sizeof(T) / 4; ++i) {
+    emulator::ark_emulator_told(reinterpret_cast<u32*>(p) + i, words[i], at.place);
+    st_relaxed<S>(reinterpret_cast<u32*>(p) + i, words[i], at);
+  }
 }
 template <Scope S>
 ARK_DEVICE void fence(Site at = Site::here()) {

@@ -75,6 +75,8 @@ uint64_t ark_emulator_word(WordOperation operation, WordScope scope, void* word,
                            uint64_t expected, Site at);
 // That several words side by side, at `p`, can be accessed at once.
 void ark_emulator_check_words(const void* p, int bytes, Site at);
+// A word that says itself that it is there (engine/cuda/lamport.h) is stored: behind who has cleared it.
+void ark_emulator_told(const void* word, unsigned value, Site at);
 void ark_emulator_fence(WordScope scope, Site at);
 
 void ark_emulator_cp_async(void* shared, const void* global, unsigned bytes, Site at);  // zero fills to 16

@@ -215,6 +215,18 @@ void ark_emulator_check_words(const void* p, int bytes, Site at) {
   Core::current->check_aligned(p, bytes, 0, at);
 }
 
+void ark_emulator_told(const void* word, unsigned value, Site at) {
+  Core& core = *Core::current;
+  if (!core.options.detector) return;
+  constexpr unsigned kAbsent = ~0u;
+  const Actor& self = running().actor;
+  auto& last = core.words[word].told;
+  if (value != kAbsent && last && self.count(last->first) < last->second)
+    core.fail(Fault::kRace, "word " + core.memory.describe(word) + " is stored beside the store before it",
+              at);
+  last = {self.id, self.own};
+}
+
 void ark_emulator_fence(WordScope scope, Site) {
   Core& core = *Core::current;
   core.note("fence", static_cast<int>(scope));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/cuda/bodies/math.h"
+#include "engine/cuda/lamport.h"
 
 namespace ark::cuda {
 
@@ -79,21 +80,78 @@ ARK_DEVICE const T* part_of(const Call& call, const u64 (&parts)[kMaxParts], int
   return r == own ? at<const T>(parts[r]) : at<const T>(call.slot(call.messages[r < own ? r : r - 1]));
 }
 
+// The tree of program.h: sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).
+template <int kFirst, int kLast, int kCount>
+ARK_DEVICE float sum_of_ranks(const float (&part)[kCount]) {
+  if constexpr (kLast - kFirst == 1) {
+    return part[kFirst];
+  } else {
+    constexpr int kMiddle = kFirst + (kLast - kFirst + 1) / 2;
+    return sum_of_ranks<kFirst, kMiddle>(part) + sum_of_ranks<kMiddle, kLast>(part);
+  }
+}
+
+// Elements [first, end) of a sum over ranks, in a step of few rows, of parts that say themselves that they are there:
+// four of a thread at once. They are cleared for the step after the next, which finds them so: ranks come to it through
+// all of the step between (fence_parts).
+template <int kRanks>
+ARK_APART void add_told(const LoopParameters& p, u32 instance, i32 first, i32 end) {
+  Block b = open_turn_block(p);
+  const Call call{b, instance_at(instance), nullptr};
+  const ReduceArguments& a = call.i.reduce;
+  const i32 width = call.size(a.width);
+  const u32 bits = static_cast<u32>(a.epilogue);
+  const i64 of_rank = static_cast<i64>(2 * kFewRows) * b.rank->part_pitch;
+  ARK_ROLLED
+  for (i32 e = first + b.thread * 4; e < end; e += kConsumers * 4) {
+    const Division place = divide(e, width);
+    EpilogueTerms terms[4];
+    ARK_UNROLL
+    for (int k = 0; k < 4; ++k)
+      terms[k] = epilogue_terms(bits, at<const float>(a.bias), static_cast<u32>(place.rest + k),
+                                at<const float>(a.residual), e + k);
+    float* const parts = at<float>(b.rank->parts) + part_row(b, call.i.parts_at, place.quotient) + place.rest;
+    dev::f32x4 v[kRanks];
+    const auto are_there = [&] {
+      bool all = true;
+      ARK_UNROLL
+      for (int r = 0; r < kRanks; ++r)
+        v[r] = dev::ld_words<dev::Scope::sys>(reinterpret_cast<const dev::f32x4*>(parts + r * of_rank));
+      ARK_UNROLL
+      for (int r = 0; r < kRanks; ++r) all = all && is_there(v[r]);
+      return all || ARK_BUG(parts_not_awaited);
+    };
+    wait_without_calls(b, parts, 0, are_there);
+    float sums[4][kRanks], out[4];
+    ARK_UNROLL
+    for (int r = 0; r < kRanks; ++r) {
+      if (!ARK_BUG(parts_not_cleared))
+        dev::st_words<dev::Scope::sys>(reinterpret_cast<dev::u32x4*>(parts + r * of_rank), absent());
+      sums[0][r] = v[r].x, sums[1][r] = v[r].y, sums[2][r] = v[r].z, sums[3][r] = v[r].w;
+    }
+    ARK_UNROLL
+    for (int k = 0; k < 4; ++k) out[k] = sum_of_ranks<0, kRanks>(sums[k]);
+    ARK_ROLLED
+    for (int k = 0; k < 4; ++k) {  // the epilogue stands once; each result goes behind those to come
+      const float v = epilogue(bits, out[0], terms[0]);
+      out[0] = out[1], out[1] = out[2], out[2] = out[3], out[3] = v;
+      terms[0] = terms[1], terms[1] = terms[2], terms[2] = terms[3];
+    }
+    dev::st_global(reinterpret_cast<dev::f32x4*>(at<float>(a.out) + e), {out[0], out[1], out[2], out[3]});
+  }
+  dev::sync_warp();  // lanes have waited each for itself
+}
+
 // The sum of all ranks' parts, with its epilogue.
 template <int kRanks>
 struct RecvReduce : Quiet {
   static_assert(kRanks >= 2 && kRanks <= kMaxParts);
-  // The tree of program.h: sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).
-  template <int kFirst, int kLast, int kCount>
-  ARK_DEVICE static float sum(const float (&part)[kCount]) {
-    if constexpr (kLast - kFirst == 1) {
-      return part[kFirst];
-    } else {
-      constexpr int kMiddle = kFirst + (kLast - kFirst + 1) / 2;
-      return sum<kFirst, kMiddle>(part) + sum<kMiddle, kLast>(part);
-    }
-  }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    if (tells_ranks(call.b, call.i)) {
+      const i64 all = call.product(call.i.reduce.elements);
+      return add_told<kRanks>(call.b.p, instance_offset(call), static_cast<i32>(tiles.first) * kElementTile,
+                              static_cast<i32>(dev::min(tiles.last * kElementTile, all)));
+    }
     const ReduceArguments& a = call.i.reduce;
     const i64 first = tiles.first * kElementTile,
               end = dev::min(tiles.last * kElementTile, call.product(a.elements));
@@ -120,7 +178,7 @@ struct RecvReduce : Quiet {
           return v;
         },
         [&](i32 i, const Loaded& v) {
-          dev::st_global(out + i, epilogue(bits, sum<0, kRanks>(v.part), v.terms));
+          dev::st_global(out + i, epilogue(bits, sum_of_ranks<0, kRanks>(v.part), v.terms));
         });
   }
 };
@@ -138,8 +196,9 @@ struct RecvConcat : Quiet {
     const i32 width = call.size(a.width), each = tiles_of_row(call);
     ARK_ROLLED
     for (i64 t = tiles.first; t < tiles.last; ++t) {
-      const i64 row = t / each;
-      const i32 first = static_cast<i32>(t - row * each) * kElementTile, last = first + kElementTile;
+      const Division tile = divide(static_cast<i32>(t), each);
+      const i64 row = tile.quotient;
+      const i32 first = tile.rest * kElementTile, last = first + kElementTile;
       i32 begin = 0;  // of a rank's part, in a row
       ARK_ROLLED
       for (int r = 0; r < call.b.rank->ranks; ++r) {

@@ -201,7 +201,7 @@ class Replay {
       state(n).waiting.push_back(p);
     }
     for (const int32_t n : t_.told()[at(b.next)]) {
-      if (state(n).untold == 0) b.start = std::max(b.start, state(n).told + heard());
+      if (state(n).untold == 0) b.start = std::max(b.start, state(n).told + heard(p));
       if (state(n).untold == 0) continue;
       ++b.missing;
       state(n).listening.push_back(p);
@@ -209,8 +209,14 @@ class Replay {
     if (b.missing == 0) start(p, b.start);
   }
 
-  // From a store until a look that begins then finds it: a hop without the look, which is a load of the body's.
+  // From a store until a look that begins then finds it: a hop without the look, which is a load of the body's. Of
+  // parts of a sum over ranks: a trip, if some have GPUs of their own.
   double heard() const { return rates_.hop.value - rates_.l2.value; }
+  double heard(int32_t p) const {
+    const Instance& i = instance(blocks_[at(p)].next);
+    const bool comes_far = t_.tells_ranks(i) && i.readers_period > 0 && t_.leaves_gpu(i);
+    return comes_far ? rates_.trip.value - rates_.l2.value : heard();
+  }
 
   // From when instance `n` is complete until who waits for it goes on. Of a message to another GPU the last processor
   // stores that it is there, once it has counted the others.
@@ -236,7 +242,7 @@ class Replay {
     InstanceState& s = state(n);
     s.untold -= part(p, n).raises;
     s.told = std::max(s.told, now);
-    if (s.untold == 0) go_on(s.listening, s.told, [&](int32_t) { return heard(); });
+    if (s.untold == 0) go_on(s.listening, s.told, [&](int32_t q) { return heard(q); });
   }
 
   void raise(int32_t p, int32_t n, double now) {

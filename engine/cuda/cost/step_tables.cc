@@ -44,7 +44,8 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   std::vector<const RankImage*> views;
   std::vector<RankPlaces> places(setups.size());
   for (std::size_t r = 0; r < setups.size(); ++r) {
-    images.push_back(std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles));
+    images.push_back(std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles,
+                                                 setups.size() > 1));
     views.push_back(images.back().get());
     places[r].weights = kWeights;
     places[r].arena = kArenas + r * kArena;
@@ -111,7 +112,14 @@ KvFormat StepTables::appended_format(const Instance& i) const {
 
 i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 
-int32_t StepTables::waits(const Instance& i) const { return i.waits - (tells_ ? i.more_waits : i.few_waits); }
+bool StepTables::tells_ranks(const Instance& i) const { return tells_ && i.parts_at != 0; }
+bool StepTables::is_left_out(const Instance& i) const {
+  return tells_ranks(i) && i.messages > 0 && i.readers_period == 0;
+}
+int32_t StepTables::waits(const Instance& i) const {
+  if (is_left_out(i) && i.settles == 0) return 0;
+  return i.waits - (tells_ ? i.more_waits : i.few_waits);
+}
 
 bool StepTables::leaves_gpu(const Instance& i) const {
   return (i.links & 1 << static_cast<int>(LinkKind::kMapped)) != 0;
@@ -120,6 +128,7 @@ bool StepTables::leaves_gpu(const Instance& i) const {
 // Who stores where it looks.
 void StepTables::read_told() {
   std::map<u64, int32_t> tellers;
+  std::map<i32, int32_t> products;  // by where they store parts of sums
   for (std::size_t n = 0; n < instances_.size(); ++n) {
     const Instance& i = instances_[n];
     std::vector<int32_t>& told = told_.emplace_back();
@@ -127,6 +136,8 @@ void StepTables::read_told() {
     const bool multiplies = is_product(program_->variants[program_->phases[i.phase].variant].code);
     for (const u64 place : {i.lamport_x, multiplies ? 0 : i.lamport_sums})
       if (place != 0) told.push_back(tellers.at(place));
+    if (i.parts_at != 0 && i.readers_period > 0) told.push_back(products.at(i.parts_at));
+    if (i.parts_at != 0 && multiplies) products[i.parts_at] = static_cast<int32_t>(n);
     for (const u64 place : {i.lamport_out, multiplies ? i.lamport_sums : 0})
       if (place != 0) tellers[place] = static_cast<int32_t>(n);
   }
@@ -145,7 +156,9 @@ void StepTables::read_needs() {
       const cuda::Wait& wait = waits_[at(w)];
       if (wait.wide == 0) needed.push_back(complete.at({wait.counter, wait.offset}));
     }
-    if (i.readers_period > 0) {
+    if (tells_ranks(i)) {
+      // Its messages are left out.
+    } else if (i.readers_period > 0) {
       needed.insert(needed.end(), sent.begin(), sent.end());
       sent.clear();
     } else if (i.messages > 0) {

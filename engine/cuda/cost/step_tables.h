@@ -58,6 +58,9 @@ class StepTables {
   int64_t cleared_bytes() const { return cleared_bytes_; }
   // Of an instance, those that it waits for in this step.
   int32_t waits(const Instance& i) const;
+  // Whether ranks exchange its numbers by what they store (engine/cuda/rank_parts.h); a send that does nothing then.
+  bool tells_ranks(const Instance& i) const;
+  bool is_left_out(const Instance& i) const;
   // Whether its counter is raised without a release.
   bool is_quiet(const Instance& i) const { return tells_ && i.is_quiet != 0; }
   const std::vector<AttentionItem>& items() const { return items_; }

@@ -355,6 +355,14 @@ Work send(const StepTables& t, const Instance& i, Tiles tiles) {
 }
 
 Work recv_reduce(const StepTables& t, const Instance& i, Tiles tiles) {
+  if (t.tells_ranks(i)) {  // the terms, and the parts, which are there or asked for until they are
+    const int64_t own = std::min<int64_t>(tiles.last * kElementTile, t.product(i.reduce.elements)) -
+                        tiles.first * kElementTile;
+    const int32_t each = turns(own / 4);
+    Work w = loads(each);
+    w.cycles = each * (2 * kCall + 30.0 * t.program().ranks);
+    return w;
+  }
   return at_once(4, std::min<int64_t>(tiles.last * kElementTile, t.product(i.reduce.elements)) -
                         tiles.first * kElementTile);
 }
@@ -465,8 +473,9 @@ Lineup grid_of(const StepTables& t, const Instance& i) {
 }
 
 Share share_of(const StepTables& t, const Instance& i, const Lineup& line, int32_t processor) {
+  if (t.is_left_out(i)) return {{0, 0}, processor == i.base ? t.machine().processors : 0};
   const Share share = dealt(line, processor, i.base, t.machine().processors);
-  return i.messages > 0 ? Share{share.tiles, 1} : share;
+  return i.messages > 0 && !t.tells_ranks(i) ? Share{share.tiles, 1} : share;
 }
 
 Work prepare_work(const StepTables& t, const Instance& i, Tiles tiles) {
@@ -483,8 +492,17 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
   const int32_t waits = t.waits(i);
   if (waits > 0) all += loads(1);
   all += barriers(1);
-  all.fences += waits + !t.is_quiet(i) + (i.messages > 0);
+  all.fences += waits + !t.is_quiet(i);
   all.atomics += 1;
+  if (t.tells_ranks(i)) {
+    // Messages that were left out, which peers are told of before they count others.
+    if (i.settles != 0 && processor == i.base) {
+      all.fences += 1;
+      if (!t.leaves_gpu(i)) all.atomics += i.messages;
+    }
+    return all += multiplies ? ProductWork(t, i).total(part.tiles, last) : body_work(t, i, part.tiles);
+  }
+  all.fences += i.messages > 0;
   if (i.readers_period > 0) {  // who is through last with the inboxes returns their credits
     all.loads += 1;
     all.fences += last, all.atomics += 1 + last * i.messages;
@@ -495,7 +513,7 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
 }
 
 int32_t shared_outputs(const StepTables& t, const Instance& i) {
-  if (i.readers_period > 0) return 1;
+  if (i.readers_period > 0) return !t.tells_ranks(i);
   if (!is_product(code_of(t, i)) || t.tells()) return 0;
   const StreamTiles tiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block);
   return tiles.groups > 1 && i.stream.arrivals != 0 ? tiles.panels * tiles.blocks : 0;

@@ -259,6 +259,12 @@ ARK_DEVICE void use_memory(Results& to, const EveryParameters& p) {
   between();
   st_words(reinterpret_cast<u32*>(own) + 6, as_u32(four.x));
   sync();
+  const f32x4 told = ld_words<Scope::sys>(reinterpret_cast<const f32x4*>(other));
+  between();
+  ARK_KEEP(told.y);
+  ARK_KEEP(told.z);
+  st_words<Scope::sys>(reinterpret_cast<f32x4*>(own), f32x4{four.w, four.z, four.y, four.x});
+  sync();
   const f32x4 words = ld_words(reinterpret_cast<const f32x4*>(other));
   between();
   const u32x2 two = ld_words(reinterpret_cast<const u32x2*>(other) + 2);

@@ -1,0 +1,33 @@
+// Sums over ranks in steps of few rows: a product whose outputs all ranks add up stores these into every rank's
+// memory, by words that say themselves that they are there (engine/cuda/lamport.h); who adds up waits for the words.
+// So there is no send between them, and no counter. Ranks must reach each other's memory, and plan alike.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/appended.h"
+#include "engine/program/program.h"
+
+namespace ark::cuda {
+
+struct RankParts {
+  // By instance of a step: where in a row of a rank's parts those lie that a product stores, that sends would carry
+  // (they are left out then), or that are added up; in floats. 0: there are none.
+  std::vector<int32_t> place;
+  // By such an instance: messages of each of its channels that have been left out, this one the last, where the next
+  // one is not; else 0. Peers count messages, and are told of these by then.
+  std::vector<int32_t> settles;
+  // By instance: the product whose parts it adds up, or kNone.
+  std::vector<int32_t> product;
+  int32_t pitch = 0;  // floats of a row; 0: there are no parts
+
+  // Of a rank's parts, in each rank's memory: [2 halves][kFewRows][pitch].
+  uint64_t bytes() const;
+  // Of ranks that plan alike.
+  std::string text() const;
+};
+RankParts plan_rank_parts(const Program& program, const Appended& appended);
+
+}  // namespace ark::cuda

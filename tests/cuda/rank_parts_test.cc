@@ -1,0 +1,77 @@
+// What ranks exchange by words in steps of few rows (engine/cuda/rank_parts.h).
+#include "engine/cuda/rank_parts.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "engine/compile.h"
+#include "engine/cuda/image.h"
+#include "engine/program/opcodes.h"
+#include "engine/program/unroll.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::cuda {
+namespace {
+
+Program program_of(int32_t ranks, int64_t head_dim) {
+  CompileOptions options;
+  options.ranks = ranks;
+  test::TokenGraphOptions shape{.layers = 3, .heads = 8, .kv_heads = 8, .head_dim = head_dim};
+  shape.hidden = shape.heads * shape.head_dim;
+  return compile_decoder(test::llama_tokens(shape), options).programs[0];
+}
+
+OpCode code(const Program& program, const ark::Instance& i) {
+  return program.variants[program.phases[i.phase].variant].code;
+}
+
+TEST(RankParts, AreOfEachSumOfAProduct) {
+  for (const int32_t ranks : {2, 4, 8}) {
+    const Program program = program_of(ranks, 8);
+    const RankParts parts = plan_rank_parts(program, Appended(program));
+    const std::vector<ark::Instance> all = unroll(program);
+    std::set<int32_t> places;
+    int sums = 0, left_out = 0, settling = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (parts.place[i] == 0) continue;
+      if (is_send(code(program, all[i]))) ++left_out, settling += parts.settles[i] != 0;
+      if (code(program, all[i]) != OpCode::kRecvReduce) continue;
+      ++sums;
+      EXPECT_EQ(code(program, all[static_cast<std::size_t>(parts.product[i])]), OpCode::kMatMul);
+      EXPECT_EQ(parts.place[i] % 16, 0);
+      EXPECT_TRUE(places.insert(parts.place[i]).second) << "two sums at one place";
+      EXPECT_LE(parts.place[i] + 64, parts.pitch);
+    }
+    EXPECT_EQ(sums, 6);  // two of each layer
+    EXPECT_EQ(left_out, sums * (ranks - 1));
+    // Of each peer's channel the last one stands for all.
+    EXPECT_EQ(settling, ranks - 1);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      EXPECT_TRUE(parts.settles[i] == 0 || parts.settles[i] == sums) << i;
+    EXPECT_EQ(parts.bytes(), uint64_t{2} * kFewRows * static_cast<uint64_t>(parts.pitch) * 4);
+  }
+}
+
+// Rows of 56 elements: by counters.
+TEST(RankParts, AreOfWholeRunsOfElements) {
+  const Program program = program_of(2, 7 * 4);
+  const RankParts whole = plan_rank_parts(program, Appended(program));
+  EXPECT_GT(whole.pitch, 0);  // of 224
+  CompileOptions options;
+  options.ranks = 2;
+  test::TokenGraphOptions shape{.layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 28};
+  shape.hidden = 56;
+  const Program odd = compile_decoder(test::llama_tokens(shape), options).programs[0];
+  const RankParts none = plan_rank_parts(odd, Appended(odd));
+  EXPECT_EQ(none.pitch, 0);
+  EXPECT_EQ(none.text(), "");
+}
+
+TEST(RankParts, OfOneRankAreNone) {
+  const Program program = program_of(1, 8);
+  EXPECT_EQ(plan_rank_parts(program, Appended(program)).pitch, 0);
+}
+
+}  // namespace
+}  // namespace ark::cuda
