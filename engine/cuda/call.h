@@ -259,6 +259,15 @@ ARK_APART bool wait_reached_apart(const LoopParameters& p, LoopWait what, i32 ph
   return wait_reached_here<S>(b, {what, phase, trip}, counter, needed, site);
 }
 
+// Of a wait for what a peer stores, each time that it is not there: that may be for ever, so the block stops at the
+// deadline, and end_instance() says why.
+ARK_DEVICE void watch_peers(const Block& b, u32& tries, u64& start) {
+  if (++tries % 64 != 0) return;
+  const u64 now = dev::global_timer_ns();
+  if (start == 0) start = now;
+  if (now - start > b.p.deadline_ns) dev::st_shared_relaxed(&b.words->stopped, 1);
+}
+
 // Until the counter has reached `needed`, modulo its width. Acquire: pairs with the raisers' releases. Phases
 // wait for words of 32 bits, most often; the others are functions of their own.
 template <dev::Scope S, class T>
@@ -315,6 +324,17 @@ ARK_DEVICE void relay_to(u64* relay, u64 value) {
 ARK_DEVICE bool await_counter(Block& b, WaitPoint point, const u64* counter, u64 needed) {
   if (ARK_BUG(narrow_peer_wait)) return wait_reached<dev::Scope::gpu>(b, point, counter, needed);
   return wait_reached<dev::Scope::sys>(b, point, counter, needed);
+}
+
+// A peer's message, or its credit.
+ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed) {
+  const u64* counter = at<const u64>(w.counter);
+  u64* relay = at<u64>(w.relay);
+  if (w.relay != 0 && b.processor != 0) {
+    wait_reached<dev::Scope::gpu>(b, point, relay, needed);
+  } else if (await_counter(b, point, counter, needed) && w.relay != 0) {
+    relay_to(relay, needed);
+  }
 }
 
 // ---- what a body sees

@@ -152,7 +152,7 @@ class Device final : public DeviceExecutor {
     const std::string text = images_[0]->rank_parts().text();
     const bool are_alike =
         std::ranges::all_of(images_, [&](const auto& image) { return image->rank_parts().text() == text; });
-    const bool agree = peers_ ? peers_->agree(text) : are_alike;
+    const bool agree = peers_ ? peers_->agree(text) : are_alike && !text.empty();
     if (may_tell && !agree) make_images(false);
   }
   void make_images(bool tells_ranks) {

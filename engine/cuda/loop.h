@@ -204,17 +204,6 @@ ARK_DEVICE void fetch_instance(const Block& b, i32 n, i32 first_wait, i32 waits,
   dev::cp_async_commit();
 }
 
-// A peer's message, or its credit.
-ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed) {
-  const u64* counter = at<const u64>(w.counter);
-  u64* relay = at<u64>(w.relay);
-  if (w.relay != 0 && b.processor != 0) {
-    wait_reached<dev::Scope::gpu>(b, point, relay, needed);
-  } else if (await_counter(b, point, counter, needed) && w.relay != 0) {
-    relay_to(relay, needed);
-  }
-}
-
 // One thread a wait; the barrier makes what they acquired visible to the block. False: the block gives up.
 ARK_APART bool await_instance(const LoopParameters& p, i32 n) {
   Block b = open_turn_block(p);
@@ -310,8 +299,10 @@ ARK_APART bool end_instance(const LoopParameters& p, i32 n) {
   if (ARK_BUG(signal_without_barrier) ? has_stopped(b) : consumers_stopped(b)) {
     if (b.warp == 0) dev::cp_async_wait<0>();  // no copy may be on its way when the block ends
     const Instance& i = *instance_buffers(b, n).instances;
-    // Who waited for words left no record.
-    if (b.thread == 0) give_up(p, LoopWait::kPhase, i.phase, i.trip, b.step, 0, 0, false);
+    // Who waited for words left no record; those of peers have a deadline.
+    const bool is_late = tells_ranks(b, i) && i.readers_period > 0 && !is_stopped(b);
+    const LoopWait what = is_late ? LoopWait::kArrival : LoopWait::kPhase;
+    if (b.thread == 0) give_up(p, what, i.phase, i.trip, b.step, 0, 0, is_late);
     return false;
   }
   if (b.thread != 0 || b.words->raises == 0) return true;

@@ -99,10 +99,15 @@ PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool w
     own_ = {};
     handle = {};
   }
+  meet(handle);
+}
+
+// A round of all ranks: a death has a better name than the round that it ends.
+template <class Round>
+auto PeerLinks::by_name(const Round& round) {
   try {
-    meet(handle);
+    return round();
   } catch (const Error&) {
-    // A death has a better name than the round that it ends.
     if (const std::string why = group_.trouble(); !why.empty()) throw Error(Code::kUnavailable, why);
     throw;
   }
@@ -117,7 +122,7 @@ void PeerLinks::meet(const BlockHandle& handle) {
 }
 
 std::vector<std::string> PeerLinks::gather(const std::string& blob) {
-  return group_.bootstrap().all_gather(blob, dma::Deadline::after(kPatience));
+  return by_name([&] { return group_.bootstrap().all_gather(blob, dma::Deadline::after(kPatience)); });
 }
 
 void PeerLinks::allocate(BlockHandle& handle) {
@@ -137,8 +142,8 @@ void PeerLinks::allocate(BlockHandle& handle) {
 
 // Maps the peers' blocks, and writes into each what its owner can expect of this rank.
 void PeerLinks::attach(const std::vector<std::string>& told, const BlockHandle& own) {
-  std::vector<dma::Handed> handed =
-      dma::hand_round(group_.bootstrap(), own.file.number, dma::Deadline::after(kPatience));
+  std::vector<dma::Handed> handed = by_name(
+      [&] { return dma::hand_round(group_.bootstrap(), own.file.number, dma::Deadline::after(kPatience)); });
   const Layout l = layout();
   for (int peer = 0; peer < group_.size(); ++peer) {
     if (peer == group_.rank()) continue;

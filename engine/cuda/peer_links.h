@@ -60,6 +60,8 @@ class PeerLinks {
   void try_out();
   void settle();
   std::vector<std::string> gather(const std::string& blob);
+  template <class Round>
+  auto by_name(const Round& round);
 
   Gpu& gpu_;
   const Program& program_;

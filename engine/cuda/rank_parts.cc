@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/index.h"
 #include "engine/cuda/image.h"
@@ -12,6 +13,8 @@ namespace ark::cuda {
 namespace {
 
 constexpr std::size_t kProduced = 4;  // operand of kMatMul
+// Of all ranks' parts in a rank's memory: of 70B's widths and depth, by eight ranks, they take 670 MB.
+constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 // Floats that a row's parts begin at a multiple of; and so many that belong to nobody.
 constexpr int32_t kUnit = 16;
 
@@ -22,21 +25,26 @@ class PartsFinder {
     for (const ark::Instance& i : all_) accesses_.push_back(accesses(program, i));
     for (int64_t n = 1; n <= kFewRows; ++n)
       steps_.push_back({{"items", n}, {"pages", n}, {"rows", n}, {"tokens", n}});
-    found_.place.assign(all_.size(), 0);
-    found_.settles = found_.place;
-    found_.product.assign(all_.size(), kNone);
+    begin();
   }
 
   RankParts run() {
     for (std::size_t i = 0; i < all_.size(); ++i) {
       if (code(i) == OpCode::kRecvReduce) look_at(i);
     }
-    settle();
+    const bool is_small = found_.bytes() * static_cast<uint64_t>(p_.ranks) <= kMostBytes;
+    if (!is_small || !meets_in_each_step() || !settle()) begin();
     if (found_.pitch == kUnit) found_.pitch = 0;
     return std::move(found_);
   }
 
  private:
+  void begin() {
+    found_.place.assign(all_.size(), 0);
+    found_.settles = found_.place;
+    found_.product.assign(all_.size(), kNone);
+    found_.pitch = kUnit;
+  }
   OpCode code(std::size_t i) const { return p_.variants[p_.phases[all_[i].phase].variant].code; }
   BufferId operand(std::size_t i, std::size_t n) const {
     const Phase& phase = p_.phases[all_[i].phase];
@@ -47,14 +55,27 @@ class PartsFinder {
                                [&](const Access& a) { return a.buffer == buffer && a.writes == writes; });
   }
 
+  int64_t rows_of(const Buffer& parts, const SymbolValues& step) const {
+    int64_t rows = 1;
+    for (std::size_t a = 0; a + 1 < parts.dims.size(); ++a) rows *= p_.vals[parts.dims[a]].e.evaluate(step);
+    return rows;
+  }
+  // Whether ranks exchange something in each step, also where no rows of logits are wanted: else one might store the
+  // step after the next's parts where a peer still looks for this one's.
+  bool meets_in_each_step() const {
+    const SymbolValues least = {{"items", 1}, {"pages", 1}, {"rows", 0}, {"tokens", 1}};
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (!is_receive(code(i))) continue;
+      if (found_.place[i] == 0 || rows_of(p_.buffers[operand(i, 0)], least) > 0) return true;
+    }
+    return false;
+  }
+
   // Elements of a row of parts; 0: not of so many rows as a step has tokens, at most, or not by whole runs.
   int64_t width_of(const Buffer& parts) const {
     if (parts.dims.empty()) return 0;
     for (std::size_t n = 0; n < steps_.size(); ++n) {
-      int64_t rows = 1;
-      for (std::size_t a = 0; a + 1 < parts.dims.size(); ++a)
-        rows *= p_.vals[parts.dims[a]].e.evaluate(steps_[n]);
-      if (rows > static_cast<int64_t>(n + 1)) return 0;
+      if (rows_of(parts, steps_[n]) > static_cast<int64_t>(n + 1)) return 0;
     }
     const int64_t width = p_.vals[parts.dims.back()].e.constant().value_or(0);
     return width % kUnit == 0 ? width : 0;
@@ -78,32 +99,43 @@ class PartsFinder {
       if (touches(i, parts, false)) return;
     }
     const int64_t width = width_of(p_.buffers[operand(product, kProduced)]);
-    if (width == 0) return;
+    const std::size_t out = p_.phases[all_[reduce].phase].operands.size() - 1;
+    if (width == 0 || width_of(p_.buffers[operand(reduce, 0)]) != width ||
+        width_of(p_.buffers[operand(reduce, out)]) != width)
+      return;
     found_.product[reduce] = static_cast<int32_t>(product);
     found_.place[product] = found_.place[reduce] = found_.pitch;
     for (const std::size_t send : sends) found_.place[send] = found_.pitch;
     found_.pitch += static_cast<int32_t>(width);
   }
 
-  // From the end: whether the next message of a channel is left out, too.
-  void settle() {
+  // Counts messages of each channel; false: channels of an instance, or of a sum's sends, are not alike.
+  bool settle() {
     std::map<int32_t, bool> next_is_left_out;  // by channel
-    std::map<int32_t, int32_t> left_out;
+    std::vector<bool> settles(all_.size());
     for (std::size_t i = all_.size(); i-- > 0;) {
-      for (const int32_t channel : channels_of(p_, p_.phases[all_[i].phase])) {
-        if (found_.place[i] != 0 && !next_is_left_out[channel]) found_.settles[i] = 1;
-        next_is_left_out[channel] = found_.place[i] != 0;
+      const std::vector<int32_t> channels = channels_of(p_, p_.phases[all_[i].phase]);
+      for (const int32_t channel : channels) {
+        if (found_.place[i] != 0 && next_is_left_out[channel] != next_is_left_out[channels[0]]) return false;
       }
+      settles[i] = found_.place[i] != 0 && !channels.empty() && !next_is_left_out[channels[0]];
+      for (const int32_t channel : channels) next_is_left_out[channel] = found_.place[i] != 0;
     }
+    std::map<int32_t, int32_t> left_out;                  // by channel
+    std::map<std::pair<int32_t, bool>, int32_t> of_sums;  // by place, and whether it is a send
     for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (found_.place[i] == 0 || is_product(code(i))) continue;
+      std::vector<int32_t> counts;
       for (const int32_t channel : channels_of(p_, p_.phases[all_[i].phase])) {
-        int32_t& count = left_out[channel];
-        if (found_.place[i] != 0) ++count;
-        if (found_.settles[i] != 0) found_.settles[i] = count;
+        counts.push_back(++left_out[channel]);
+        if (settles[i]) left_out[channel] = 0;
       }
-      if (found_.settles[i] == 0) continue;
-      for (const int32_t channel : channels_of(p_, p_.phases[all_[i].phase])) left_out[channel] = 0;
+      found_.settles[i] = settles[i] ? counts[0] : 0;
+      const auto of_sum = of_sums.try_emplace({found_.place[i], is_send(code(i))}, found_.settles[i]).first;
+      if (std::ranges::count(counts, counts[0]) != std::ssize(counts) || of_sum->second != found_.settles[i])
+        return false;
     }
+    return true;
   }
 
   const Program& p_;

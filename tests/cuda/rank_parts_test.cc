@@ -14,10 +14,10 @@
 namespace ark::cuda {
 namespace {
 
-Program program_of(int32_t ranks, int64_t head_dim) {
+Program program_of(int32_t ranks, int64_t head_dim, int64_t layers = 3) {
   CompileOptions options;
   options.ranks = ranks;
-  test::TokenGraphOptions shape{.layers = 3, .heads = 8, .kv_heads = 8, .head_dim = head_dim};
+  test::TokenGraphOptions shape{.layers = layers, .heads = 8, .kv_heads = 8, .head_dim = head_dim};
   shape.hidden = shape.heads * shape.head_dim;
   return compile_decoder(test::llama_tokens(shape), options).programs[0];
 }
@@ -66,6 +66,14 @@ TEST(RankParts, AreOfWholeRunsOfElements) {
   const RankParts none = plan_rank_parts(odd, Appended(odd));
   EXPECT_EQ(none.pitch, 0);
   EXPECT_EQ(none.text(), "");
+}
+
+// Of one layer, behind which only wanted rows are left, ranks may exchange nothing in a step: then by counters.
+TEST(RankParts, AreWhereRanksMeetInEachStep) {
+  const Program program = program_of(2, 8, 1);
+  EXPECT_EQ(plan_rank_parts(program, Appended(program)).pitch, 0);
+  const Program deeper = program_of(2, 8, 2);
+  EXPECT_GT(plan_rank_parts(deeper, Appended(deeper)).pitch, 0);
 }
 
 TEST(RankParts, OfOneRankAreNone) {

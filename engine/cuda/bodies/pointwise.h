@@ -112,6 +112,8 @@ ARK_APART void add_told(const LoopParameters& p, u32 instance, i32 first, i32 en
                                 at<const float>(a.residual), e + k);
     float* const parts = at<float>(b.rank->parts) + part_row(b, call.i.parts_at, place.quotient) + place.rest;
     dev::f32x4 v[kRanks];
+    u32 tries = 0;
+    u64 start = 0;
     const auto are_there = [&] {
       bool all = true;
       ARK_UNROLL
@@ -119,6 +121,7 @@ ARK_APART void add_told(const LoopParameters& p, u32 instance, i32 first, i32 en
         v[r] = dev::ld_words<dev::Scope::sys>(reinterpret_cast<const dev::f32x4*>(parts + r * of_rank));
       ARK_UNROLL
       for (int r = 0; r < kRanks; ++r) all = all && is_there(v[r]);
+      if (!all) watch_peers(b, tries, start);
       return all || ARK_BUG(parts_not_awaited);
     };
     wait_without_calls(b, parts, 0, are_there);

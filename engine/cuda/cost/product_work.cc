@@ -204,6 +204,8 @@ Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
   if (keeps_in_output_) w += loads(rounds);
   // Those of four elements at once take half as long again as one's.
   w.cycles = rounds * 1.5 * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
+  if (tables_.tells_ranks(i_))
+    w.cycles += rounds * (kCall + tables_.program().ranks * 30.0);  // stored by all
   if (!uses_tiles()) return w;
   const i32 rows = rows_of(tile), at_once = tables_.machine().tiles.row_block;
   const bool looks_up = is_behind();

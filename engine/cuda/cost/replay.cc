@@ -108,7 +108,8 @@ class Replay {
       // Those that the step before has asked for.
       for (int32_t i = 0; i < t_.machine().ahead; ++i) ask(p, std::nullopt);
       push(rates_.open.value, What::kIssue, p);
-      advance(p, rates_.open.value + static_cast<double>(t_.cleared_bytes()) / l2_rate(processors_));
+      const double cleared = static_cast<double>(t_.cleared_bytes()) / l2_rate(processors_);
+      advance(p, rates_.open.value + cleared + (t_.tells_any_ranks() ? rates_.release.value : 0));
     }
     while (!events_.empty()) {
       const Event e = events_.top();
@@ -215,7 +216,10 @@ class Replay {
   double heard(int32_t p) const {
     const Instance& i = instance(blocks_[at(p)].next);
     const bool comes_far = t_.tells_ranks(i) && i.readers_period > 0 && t_.leaves_gpu(i);
-    return comes_far ? rates_.trip.value - rates_.l2.value : heard();
+    if (!comes_far) return heard();
+    const int64_t peers = t_.program().ranks - t_.machine().ranks, bytes = t_.product(i.reduce.elements) * 4;
+    return rates_.trip.value - rates_.l2.value +
+           static_cast<double>(bytes * peers * ranks_) / rates_.sent.value;
   }
 
   // From when instance `n` is complete until who waits for it goes on. Of a message to another GPU the last processor
@@ -463,7 +467,7 @@ class Replay {
       cost_.floor_us += phase.floor_us;
       cost_.phases.push_back(phase);
     }
-    cost_.us = (last + rates_.close.value) / 1000;
+    cost_.us = (last + rates_.close.value + (t_.tells_any_ranks() ? rates_.release.value : 0)) / 1000;
   }
 
   const StepTables& t_;

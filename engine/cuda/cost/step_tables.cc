@@ -83,6 +83,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
                 : ring_stages(machine.stages, step_rows, leaving_rows_, machine.tiles.scratch);
   tells_ = tokens <= kFewRows && rank.lamport != 0;
   if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
+  tells_any_ranks_ = std::ranges::any_of(instances_, [&](const Instance& i) { return tells_ranks(i); });
   read_needs();
   read_told();
   const SymbolValues symbols = {{"items", std::ssize(items_)},

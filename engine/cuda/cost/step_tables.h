@@ -61,6 +61,7 @@ class StepTables {
   // Whether ranks exchange its numbers by what they store (engine/cuda/rank_parts.h); a send that does nothing then.
   bool tells_ranks(const Instance& i) const;
   bool is_left_out(const Instance& i) const;
+  bool tells_any_ranks() const { return tells_any_ranks_; }
   // Whether its counter is raised without a release.
   bool is_quiet(const Instance& i) const { return tells_ && i.is_quiet != 0; }
   const std::vector<AttentionItem>& items() const { return items_; }
@@ -93,7 +94,7 @@ class StepTables {
   std::vector<AttentionItem> items_;
   std::vector<i32> vals_;
   int32_t splits_ = 1, stages_ = 0, leaving_rows_ = 0;
-  bool tells_ = false;
+  bool tells_ = false, tells_any_ranks_ = false;
   int64_t cleared_bytes_ = 0;
 };
 
