@@ -15,8 +15,8 @@ namespace ark::cuda {
 // covers all before it; here processors without tiles neither wait nor signal. The step before is over when one begins.
 // `also`: by instance, one before it that must be complete for reasons of the device's own; -1: none. `more`, `less`:
 // by instance, what it accesses beside what the program says, and what it does not. `gone`: by phase, whether it has no
-// instances here. `sent_by`: MergedSends::sent_by(). `left_out`: by instance, whether it
-// does nothing, and waits for nobody.
+// instances here. `sent_by`: MergedSends::sent_by(). `left_out`: by instance, whether it does nothing, and waits for
+// nobody.
 std::vector<std::vector<int32_t>> dependencies(const Program& program, const Binding& binding,
                                                const std::vector<int32_t>& also,
                                                const std::map<int32_t, std::vector<Access>>& more = {},

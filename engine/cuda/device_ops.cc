@@ -212,7 +212,8 @@ void fill_pointwise(const PhaseOperands& p, const InstancePlaces& places, Instan
   for (std::size_t i = 0; i < out; ++i) to.pointwise.placements[i] = placement(p, i, places.aux_sizes);
 }
 
-// Zeros travel: how many rows are a rank's own is known to the device alone, and requests are made before it looks.
+// kSendRows, too, whose zeros travel: how many rows are a rank's own is known to the device alone, and requests are
+// made before it looks.
 DeviceVariant send_name(const PhaseOperands& p) {
   return type("Send", {std::to_string(p.program().ranks - 1)});
 }

@@ -1,8 +1,6 @@
 // Where a rank's tables, buffers and state lie in its arena.
 #include <algorithm>
 
-#include "base/index.h"
-#include "engine/cuda/instance_filler.h"
 #include "engine/cuda/make_image.h"
 
 namespace ark::cuda {

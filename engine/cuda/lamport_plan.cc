@@ -163,18 +163,24 @@ void cover(LamportPlan& plan) {
   }
 }
 
-// What ranks exchange so: who adds up is told by the product of its own rank, as by the others'.
-void take_rank_parts(const Program& program, std::span<const ark::Instance> all, const RankParts& of_ranks,
-                     LamportPlan& plan, Accesses& less) {
+// What ranks exchange so: who adds up is told by the product of its own rank, as by the others'. Returns, by instance,
+// whether it is left out.
+std::vector<bool> take_rank_parts(const Program& program, std::span<const ark::Instance> all,
+                                  const RankParts& of_ranks, LamportPlan& plan, Accesses& less) {
+  std::vector<bool> left_out(of_ranks.place.size());
   for (std::size_t i = 0; i < of_ranks.place.size(); ++i) {
-    const int32_t product = of_ranks.product[i];
-    if (product == kNone) continue;
-    plan.told[i].push_back(product);
     const Phase& phase = program.phases[all[i].phase];
+    const bool sends = is_send(program.variants[phase.variant].code);
+    const int32_t product = of_ranks.product[i];
+    if (of_ranks.place[i] == 0 || (!sends && product == kNone)) continue;
     const BufferId parts = root(program, resolve(program, phase, phase.operands[0], all[i].trip));
-    less[product].push_back({parts, true});
     less[static_cast<int32_t>(i)].push_back({parts, false});
+    left_out[i] = sends && of_ranks.settles[i] == 0;
+    if (sends) continue;
+    plan.told[i].push_back(product);
+    less[product].push_back({parts, true});
   }
+  return left_out;
 }
 
 }  // namespace
@@ -195,15 +201,7 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
     // The norm behind accesses these, as `more` says.
     for (const Access& a : accesses_taken_up(program, all[at(own.instance)])) less[own.instance].push_back(a);
   }
-  take_rank_parts(program, all, of_ranks, plan, less);
-  std::vector<bool> left_out(of_ranks.place.size());
-  for (std::size_t i = 0; i < left_out.size(); ++i) {
-    if (of_ranks.place[i] == 0 || !is_send(program.variants[program.phases[all[i].phase].variant].code))
-      continue;
-    left_out[i] = of_ranks.settles[i] == 0;
-    const BufferId parts_sent = accesses(program, all[i])[0].buffer;
-    less[static_cast<int32_t>(i)].push_back({parts_sent, false});
-  }
+  const std::vector<bool> left_out = take_rank_parts(program, all, of_ranks, plan, less);
   plan.needed = dependencies(program, binding, also, more, appended.done(), less, sends.sent_by(), left_out);
   cover(plan);
   return plan;

@@ -36,11 +36,10 @@ ARK_DEVICE bool has_link(const Instance& i, LinkKind link) {
 // With the counters' raises behind it a release: publishes what all processors wrote into the slots, or that they have
 // read them, to ranks of other launches or of this one; requests do so themselves.
 ARK_DEVICE void fence_messages(const Instance& i) {
-  if (has_link(i, LinkKind::kMapped)) {
-    if (ARK_BUG(relaxed_store)) return;
-    if (!ARK_BUG(narrow_store)) return dev::fence<dev::Scope::sys>();
-  }
-  dev::fence<dev::Scope::gpu>();
+  const bool leaves = has_link(i, LinkKind::kMapped);
+  if (leaves && ARK_BUG(relaxed_store)) return;
+  if (leaves && !ARK_BUG(narrow_store)) return dev::fence<dev::Scope::sys>();
+  if (leaves || has_link(i, LinkKind::kDevice)) dev::fence<dev::Scope::gpu>();
 }
 
 // One processor for all: the peers' counters for these messages, one behind the last. A store will do where a peer is
@@ -94,10 +93,8 @@ ARK_DEVICE void raise_arrivals(const Block& b, const Instance& i, const Message*
     dev::fence<dev::Scope::gpu>();
   }
   ARK_ROLLED
-  for (i32 n = 0; n < i.messages; ++n) {
-    if (messages[n].link == LinkKind::kDevice)
-      dev::red_relaxed_add<dev::Scope::gpu>(at<u64>(messages[n].counter), u64{1});
-  }
+  for (i32 n = 0; n < i.messages; ++n)
+    dev::red_relaxed_add<dev::Scope::gpu>(at<u64>(messages[n].counter), u64{1});
 }
 // What signal_instance() publishes.
 ARK_DEVICE void raise_phase(const Block& b, u32* counter, u32 raises) {
