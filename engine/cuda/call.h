@@ -339,6 +339,9 @@ ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed)
 
 // ---- what a body sees
 
+// Apart: the division is much code.
+ARK_APART u64 slot_at(const Message& m, u64 number) { return m.slots + number % m.slot_count * m.slot_bytes; }
+
 struct Call {
   Block& b;
   const Instance& i;
@@ -353,7 +356,7 @@ struct Call {
     const bool is_next = i.readers_period > 0 ? ARK_BUG(wrong_slot) : ARK_BUG(wrong_sent_slot);
     return b.step * m.per_step + m.ordinal + is_next;
   }
-  ARK_DEVICE u64 slot(const Message& m) const { return m.slots + number(m) % m.slot_count * m.slot_bytes; }
+  ARK_DEVICE u64 slot(const Message& m) const { return slot_at(m, number(m)); }
 };
 
 // An instance by how many bytes behind dev::shared() it lies: one register, not two.

@@ -28,6 +28,7 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
       "#include \"engine/cuda/bodies/append.h\"\n"
       "#include \"engine/cuda/bodies/attention.h\"\n"
       "#include \"engine/cuda/bodies/matmul.h\"\n"
+      "#include \"engine/cuda/bodies/exchange.h\"\n"
       "#include \"engine/cuda/bodies/pointwise.h\"\n"
       "#include \"engine/cuda/bodies/rows.h\"\n"
       "#include \"engine/cuda/bodies/sample.h\"\n"

@@ -45,6 +45,19 @@ struct Tiles {
 // call, too, but small leaves: one that both called would take the registers that consumers have.
 enum class Side { kConsumers, kStreaming };
 
+// Of a sum over ranks, by fours of elements: what tile `tile` of `rank`'s share has (engine/cuda/rank_shares.h). Shares
+// begin with lines, tiles with sectors.
+struct Fours {
+  i32 first, last;
+};
+ARK_DEVICE Fours fours_of(i32 all, i32 ranks, i32 processors, i32 rank, i32 tile) {
+  const i32 share = (divide(all + ranks - 1, ranks).quotient + 7) & ~7;
+  const i32 each = (divide(share + processors - 1, processors).quotient + 1) & ~1;
+  const auto place = [](i32 at, i32 end) { return at < end ? at : end; };
+  const i32 begin = place(rank * share, all), end = place(begin + share, all);
+  return {place(begin + tile * each, end), place(begin + (tile + 1) * each, end)};
+}
+
 // engine/program/program.h's tiles_of; processors are fewer than 2^11. Apart: divisions of 64 bits are much code. The
 // streaming warp makes none: products have fewer than 2^31 tiles.
 template <Side kSide>

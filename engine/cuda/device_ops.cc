@@ -183,7 +183,7 @@ void fill_attention(const PhaseOperands& p, const InstancePlaces& places, Instan
 
 DeviceVariant expert_matmul_name(const PhaseOperands& p) { p.refuse("products with chosen experts"); }
 
-// ---- elements and messages: bodies/pointwise.h
+// ---- elements and messages: bodies/pointwise.h, bodies/exchange.h
 
 DeviceVariant pointwise_name(const PhaseOperands& p) { return pointwise_source(p.variant(), p.count() - 1); }
 // How input `i` lies in the output.

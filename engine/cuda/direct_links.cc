@@ -11,9 +11,11 @@ void connect(std::span<const RankImage* const> images, std::span<RankPlaces> pla
     places[r].channels.resize(images[r]->program().channels.size());
   for (std::size_t r = 0; r < images.size(); ++r) {
     places[r].parts = places[r].arena + images[r]->parts_offset();
-    for (std::size_t peer = 0; peer < images.size(); ++peer)
+    for (std::size_t peer = 0; peer < images.size(); ++peer) {
       places[r].parts_to.push_back(places[peer].arena + images[peer]->parts_offset() +
                                    r * images[r]->rank_parts().bytes());
+      places[r].shares.push_back(places[peer].arena + images[peer]->shares_offset());
+    }
     const Program& p = images[r]->program();
     for (std::size_t c = 0; c < p.channels.size(); ++c) {
       const Channel& out = p.channels[c];

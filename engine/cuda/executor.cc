@@ -8,6 +8,7 @@
 #include "engine/cuda/links.h"
 #include "engine/cuda/loop_host.h"
 #include "engine/cuda/make_image.h"
+#include "engine/cuda/rank_ways.h"
 #include "engine/cuda/turned_weights.h"
 #include "engine/run/step_check.h"
 
@@ -142,24 +143,23 @@ class Device final : public DeviceExecutor {
   void reach_peers() {
     dma::Group* const group = setups_[0].group;
     if (group && setups_.size() == 1 && !group->endpoint().is_posted_by_choice())
-      peers_ = std::make_unique<PeerLinks>(*gpu_, *setups_[0].program, *group, device_.peer_links);
+      peers_ = std::make_unique<PeerLinks>(*gpu_, *setups_[0].program, *group, device_.peer_links,
+                                           device_.shares_from);
   }
 
-  // Ranks that reach each other's memory exchange by words in steps of few rows, if all plan that alike.
+  // What ranks that reach each other's memory do there, if all plan that alike: exchange by words in steps of few rows,
+  // and add up shares in those of many, processor by processor.
   void make_images() {
-    const bool may_tell = peers_ ? peers_->reaches_all() : setups_[0].group == nullptr;
-    make_images(may_tell);
-    const std::string text = images_[0]->rank_parts().text();
-    const bool are_alike =
-        std::ranges::all_of(images_, [&](const auto& image) { return image->rank_parts().text() == text; });
-    const bool agree = peers_ ? peers_->agree(text) : are_alike && !text.empty();
-    if (may_tell && !agree) make_images(false);
+    const bool may = peers_ ? peers_->reaches_all() : setups_[0].group == nullptr;
+    make_images({may, may && options_.processors <= kMostSharing, device_.shares_from});
+    const RankWays agreed = agree_on_ways(images_, peers_.get(), options_.processors, device_.shares_from);
+    if (takes_more(images_, agreed)) make_images(agreed);
   }
-  void make_images(bool tells_ranks) {
+  void make_images(const RankWays& ways) {
     images_.clear();
     for (std::size_t r = 0; r < setups_.size(); ++r)
-      images_.push_back(std::make_unique<RankImage>(setups_[r], options_, *variants_, r, device_.groups,
-                                                    tiles_, tells_ranks));
+      images_.push_back(
+          std::make_unique<RankImage>(setups_[r], options_, *variants_, r, device_.groups, tiles_, ways));
   }
 
   // Device memory: weights, arenas with their tables at the start, and what belongs to no rank.
@@ -192,6 +192,10 @@ class Device final : public DeviceExecutor {
       places_[r].parts = peers_->parts();
       for (int peer = 0; peer < setups_[r].program->ranks; ++peer)
         places_[r].parts_to.push_back(peers_->parts_to(peer));
+    }
+    if (images_[r]->rank_shares().elements > 0) {
+      for (int rank = 0; rank < setups_[r].program->ranks; ++rank)
+        places_[r].shares.push_back(peers_->shares(rank));
     }
     places_[r].channels = links_->places(*setups_[r].program, *setups_[r].group,
                                          arena + images_[r]->tickets_offset(), peers_.get());

@@ -249,7 +249,8 @@ struct alignas(16) Instance {
   u64 lamport_x,
       lamport_out;   // a product's x; its output, or that of a norm or of attention: row 0 of the first half
   u64 lamport_sums;  // f32 [weights][groups][panels][kFewRows][panel]: of a product, or taken up by a norm
-  i32 parts_at, settles;  // RankParts::place and settles
+  i32 parts_at;      // RankParts::place
+  i16 settles, share;  // RankParts::settles, RankShares::number
   // Of the waits, the first ones, of steps whose instances exchange so, and the last ones, of those whose do not.
   i16 few_waits, more_waits;
   i16 is_quiet;  // in steps whose instances exchange so nobody waits for its counter, nor is a peer told
@@ -295,12 +296,22 @@ struct alignas(16) RankTables {
   // [ranks][2][kFewRows][part_pitch] floats of this rank's memory: parts of sums over ranks; and by rank, in its
   // memory, where this rank's part of them goes (engine/cuda/rank_parts.h). 0: there are none.
   u64 parts, parts_to[kMaxParts];
-  i32 part_pitch;      // a multiple of 16
-  i32 lamport_pitch;   // a multiple of 16
-  i32 writes_results;  // the rank whose results the host reads
+  // By rank, in its memory: u64 [kMaxParts][kMostSharing], by rank and processor the last sum (of all steps', from 1
+  // on) whose share it has stored; then f32 [elements], the sums (engine/cuda/rank_shares.h).
+  u64 shares[kMaxParts];
+  i32 shares_from, shares_per_step;  // sums are of more such tiles of sends
+  i32 part_pitch;                    // a multiple of 16
+  i32 lamport_pitch;                 // a multiple of 16
+  i32 writes_results;                // the rank whose results the host reads
   i32 max_rows;
   i32 waiting_levels;
 };
+
+// Processors of a rank that adds up its share of sums, at most; elements of a send's tile; bytes of the words that say
+// which sums are there.
+inline constexpr int kMostSharing = 512;
+inline constexpr int kSendElements = kSendTile / 4;
+inline constexpr u32 kShareWordBytes = kMaxParts * kMostSharing * 8;
 
 // Of the last step of few rows.
 struct alignas(16) LamportState {

@@ -60,6 +60,7 @@ void RankImage::plan_memory(uint64_t instances) {
   partials_ = take(kPartialRooms * partial_bytes_);
   arrivals_ = words(static_cast<int64_t>(arrival_words_));
   plan_attention();
+  if (setup_.group == nullptr) shares_ = take(rank_shares_.bytes());
   if (lamport_.floats == 0) return;
   lamport_state_ = take(sizeof(LamportState));
   const uint64_t own = static_cast<uint64_t>(lamport_.floats) * 4;

@@ -66,8 +66,9 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   to.readers = places_.arena + image_.rank_.readers + at(own.phase) * kLineBytes;
   if (image_.rank_parts_.pitch > 0) {
     to.parts_at = image_.rank_parts_.place[number];
-    to.settles = image_.rank_parts_.settles[number];
+    to.settles = static_cast<i16>(image_.rank_parts_.settles[number]);
   }
+  if (image_.rank_shares_.elements > 0) to.share = static_cast<i16>(image_.rank_shares_.number[number]);
   fill_messages(to);
   fill_operands(number, to);
   fill_waits(number, to);

@@ -30,7 +30,7 @@ int32_t weights_of(const Stream& s) { return s.second == kNowhere ? 1 : 2; }
 }  // namespace
 
 RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
-                     std::size_t program, int32_t groups, const TileShape& tiles, bool tells_ranks)
+                     std::size_t program, int32_t groups, const TileShape& tiles, const RankWays& ways)
     : setup_(setup),
       options_(options),
       variants_(variants),
@@ -46,7 +46,8 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
   if (groups < 0 || (groups & (groups - 1)) != 0)
     throw Error(Code::kUsage,
                 "--groups " + std::to_string(groups) + ": tiles share an output by a power of two");
-  if (tells_ranks) rank_parts_ = plan_rank_parts(*setup.program, appended());
+  if (ways.tells) rank_parts_ = plan_rank_parts(*setup.program, appended());
+  if (ways.shares) rank_shares_ = plan_rank_shares(*setup.program, sends_, ways.shares_from);
   plan_schedule();
 }
 
@@ -283,6 +284,12 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
     t.part_pitch = rank_parts_.pitch;
     ARK_CHECK(places.parts_to.size() <= kMaxParts, "places of more ranks than parts have");
     std::ranges::copy(places.parts_to, t.parts_to);
+  }
+  if (rank_shares_.elements > 0) {
+    ARK_CHECK(places.shares.size() <= kMaxParts, "places of more ranks than share sums");
+    std::ranges::copy(places.shares, t.shares);
+    t.shares_from = static_cast<i32>(rank_shares_.from / kSendElements);
+    t.shares_per_step = rank_shares_.count;
   }
   t.token_ids = places.arena + buffers_[p.token_ids];
   t.step_positions = p.positions == kNone ? 0 : places.arena + buffers_[p.positions];

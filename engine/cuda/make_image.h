@@ -15,6 +15,7 @@
 #include "engine/cuda/lamport_plan.h"
 #include "engine/cuda/merged_sends.h"
 #include "engine/cuda/product_tiles.h"
+#include "engine/cuda/rank_shares.h"
 #include "engine/cuda/variants.h"
 #include "engine/program/unroll.h"
 #include "engine/run/executor.h"
@@ -44,16 +45,23 @@ struct RankPlaces {
   // rank's part goes.
   uint64_t parts = 0;
   std::vector<uint64_t> parts_to;
+  std::vector<uint64_t> shares;  // of sums, if ranks have any: by rank, in its memory
+};
+
+// What ranks of an image do in each other's memory, which all must.
+struct RankWays {
+  bool tells = false;       // parts of sums in steps of few rows, by words (rank_parts.h)
+  bool shares = false;      // sums of steps of many rows (rank_shares.h)
+  int64_t shares_from = 0;  // about RankShares::from; 0: chosen by cost
 };
 
 class RankImage {
  public:
   // `program`: which one of `variants`. `groups`: into how many tiles each matrix product's rows of weights
-  // are split; 0: chosen by cost. `tiles`: what the code was compiled for. `tells_ranks`: whether steps of few rows may
-  // exchange parts of sums by words (rank_parts.h), which all ranks must. Throws Error(kUnsupported) naming
-  // the node that does not fit the tables.
+  // are split; 0: chosen by cost. `tiles`: what the code was compiled for. Throws Error(kUnsupported) naming the
+  // node that does not fit the tables.
   RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
-            std::size_t program, int32_t groups, const TileShape& tiles, bool tells_ranks);
+            std::size_t program, int32_t groups, const TileShape& tiles, const RankWays& ways);
 
   uint64_t arena_bytes() const { return arena_bytes_; }
   const Program& program() const { return *setup_.program; }
@@ -78,6 +86,9 @@ class RankImage {
   // Where parts of sums over ranks lie, of ranks without a group: by rank, rank_parts().bytes() each.
   uint64_t parts_offset() const { return parts_; }
   const RankParts& rank_parts() const { return rank_parts_; }
+  // Where sums over ranks lie whose shares these have added up, of ranks without a group: rank_shares().bytes().
+  uint64_t shares_offset() const { return shares_; }
+  const RankShares& rank_shares() const { return rank_shares_; }
   // Of RingTickets, for posted links.
   uint64_t tickets_offset() const { return tickets_; }
   // What the arena starts with.
@@ -136,6 +147,7 @@ class RankImage {
   std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
   LamportPlan lamport_;                  // of steps of few rows
   RankParts rank_parts_;                 // of these
+  RankShares rank_shares_;               // of steps of many rows
   // By instance: the processor that takes tile 0; products begin behind the one before.
   std::vector<int32_t> bases_;
   int32_t next_base_ = 0, instance_count_ = 0;
@@ -145,7 +157,7 @@ class RankImage {
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t tickets_ = 0;
-  uint64_t lamport_state_ = 0, lamport_rows_ = 0, parts_ = 0;
+  uint64_t lamport_state_ = 0, lamport_rows_ = 0, parts_ = 0, shares_ = 0;
   uint64_t partials_ = 0, arrivals_ = 0, attention_partials_ = 0, attention_arrivals_ = 0;
   uint64_t table_bytes_ = 0, arena_bytes_ = 0;
 };

@@ -11,6 +11,7 @@
 #include "dma/blob.h"
 #include "dma/hand_round.h"
 #include "engine/cuda/rank_parts.h"
+#include "engine/cuda/rank_shares.h"
 
 namespace ark::cuda {
 namespace {
@@ -52,11 +53,12 @@ std::string one_line(const Error& error) { return escaped(error.what(), 300); }
 }  // namespace
 
 // A block: for each rank a line that it tries out; for each rank and kind of channel the counters that it raises; for
-// each kind the inboxes of all ranks, whose own rank's places are unused; and all ranks' parts of sums.
+// each kind the inboxes of all ranks, whose own rank's places are unused; all ranks' parts of sums; and sums.
 struct PeerLinks::Layout {
   uint64_t ranks = 0, kinds = 0;
   std::vector<uint64_t> boxes, box_bytes;  // by kind: where they begin, bytes of one
   uint64_t parts = 0, part_bytes = 0;      // where parts of sums begin, bytes of a rank's
+  uint64_t shares = 0;                     // where sums begin
   uint64_t bytes = 0;
 
   uint64_t trial(int rank) const { return static_cast<uint64_t>(rank) * kLine; }
@@ -80,14 +82,16 @@ PeerLinks::Layout PeerLinks::layout() const {
   }
   l.part_bytes = part_bytes_;
   l.parts = (l.bytes + kBoxAlignment - 1) / kBoxAlignment * kBoxAlignment;
-  l.bytes = l.parts + l.ranks * l.part_bytes;
+  l.shares = (l.parts + l.ranks * l.part_bytes + kBoxAlignment - 1) / kBoxAlignment * kBoxAlignment;
+  l.bytes = l.shares + share_bytes_;
   return l;
 }
 
-PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted)
+PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted, int64_t shares_from)
     : gpu_(gpu), program_(program), group_(group), peers_(static_cast<std::size_t>(group.size())) {
   nonce_ = random_word();
   part_bytes_ = plan_rank_parts(program, Appended(program)).bytes();
+  share_bytes_ = plan_rank_shares(program, MergedSends(program), shares_from).bytes();
   for (std::size_t c = 0; c < program.channels.size(); ++c)
     kinds_ = std::max(kinds_, dma_channel_of(program, static_cast<int32_t>(c)) + 1);
   BlockHandle handle;
@@ -270,6 +274,9 @@ uint64_t PeerLinks::parts_to(int rank) const {
   const Layout l = layout();
   const uint64_t block = rank == group_.rank() ? own_.address : peers_[rank].block.address;
   return block + l.parts + static_cast<uint64_t>(group_.rank()) * l.part_bytes;
+}
+uint64_t PeerLinks::shares(int rank) const {
+  return (rank == group_.rank() ? own_.address : peers_[rank].block.address) + layout().shares;
 }
 bool PeerLinks::agree(const std::string& text) {
   const std::vector<std::string> all = gather(text);

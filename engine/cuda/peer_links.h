@@ -28,9 +28,9 @@ std::string text_of(const std::vector<PairWay>& ways);
 class PeerLinks {
  public:
   // Collective: each rank of the group calls it, on a thread of its own, inside Gate::Work of a Gpu that no other rank
-  // of the group waits for. `wanted` may differ. What a GPU refuses, or does not carry as a trial shows, is a pair's
+  // of the group waits for. `wanted` may differ, `shares_from` (RankShares::from) not. What a GPU refuses, or does not carry as a trial shows, is a pair's
   // why_not; throws Error(kUnavailable) where a rank dies. `gpu` and `group` outlive this.
-  PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted);
+  PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted, int64_t shares_from = 0);
 
   // Of a channel between this rank and `peer`, both ends alike.
   bool reaches(int peer) const { return peers_[peer].block.owner != nullptr; }
@@ -42,6 +42,8 @@ class PeerLinks {
   // reaches all. They start as absent words.
   uint64_t parts() const;
   uint64_t parts_to(int rank) const;
+  // Of sums over ranks (rank_shares.h): `rank`'s memory of them, the own one's too. They start as zeros.
+  uint64_t shares(int rank) const;
   // Collective: whether all ranks say the same, and not nothing.
   bool agree(const std::string& text);
   // Of all pairs of the group; equal on all ranks.
@@ -67,7 +69,7 @@ class PeerLinks {
   const Program& program_;
   dma::Group& group_;
   uint32_t kinds_ = 0;  // of channels between two ranks
-  uint64_t nonce_ = 0, part_bytes_ = 0;
+  uint64_t nonce_ = 0, part_bytes_ = 0, share_bytes_ = 0;
   std::string why_none_;  // no block of its own
   SharedBlock own_;
   std::vector<Peer> peers_;  // by rank

@@ -114,7 +114,7 @@ TEST(Appended, HasNoInstanceAndAttentionWaitsForTheProducts) {
       options.max_items = most_items(16, 4);
       options.processors = 4;
       const RankImage image({&p, &compiled.bindings[0], nullptr, nullptr}, options, variants, 0, 0,
-                            kLargeTiles, false);
+                            kLargeTiles, {});
       RankPlaces places;
       places.arena = u64{1} << 40, places.weights = u64{1} << 44;
       const RankTables rank = image.rank_tables(places);

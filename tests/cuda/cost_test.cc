@@ -133,7 +133,13 @@ TEST(Cost, OfSeveralGpusKeepsToTheBudget) {
   for (const auto& [name, all] : budget.at("gpus").items()) {
     for (const auto& [gpus, batches] : all.items()) {
       const Loop loop(model_of(name), 512, std::stoi(gpus));
-      for (const auto& [batch, most] : batches.items()) {
+      for (const auto& [tokens, most] : batches.at("prompts").items()) {
+        const int32_t count = std::stoi(tokens);
+        const Loop reader(model_of(name), count, std::stoi(gpus));
+        const double us = replay(reader.tables(rates, {{{count, 0}}}, Numerics::kExact), rates).us;
+        expect_within(name + ", prompt of " + tokens + ", " + gpus + " GPUs", us, most.get<double>());
+      }
+      for (const auto& [batch, most] : batches.at("batches").items()) {
         const double us = replay(loop.tables(rates, std::stoi(batch)), rates).us,
                      alone = budget.at("models").at(name).at(batch).at("us").get<double>();
         const std::string what = name + ", batch " + batch + ", " + gpus + " GPUs";

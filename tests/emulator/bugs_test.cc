@@ -133,6 +133,8 @@ class OnDecoder {
     setup.options.device.numerics = numerics;
     return *this;
   }
+  // Whose ranks add up their shares of sums.
+  OnDecoder with_shares() && { return decoder_->setup.options.device.shares_from = 1, *this; }
   OnDecoder with_processors(int32_t count) && {
     return decoder_->setup.options.device.processors = count, *this;
   }
@@ -159,12 +161,13 @@ class OnDecoder {
     try {
       std::unique_ptr<StepRunner> runner;
       if (is_spread_) {
-        runner = std::make_unique<GpuRanks>(decoder_->model,
-                                            GpusOptions{.world = world,
-                                                        .processors = {2, 2},
-                                                        .way = way_,
-                                                        .seeded_bugs = true,
-                                                        .step_deadline = std::chrono::seconds(5)});
+        runner = std::make_unique<GpuRanks>(
+            decoder_->model, GpusOptions{.world = world,
+                                         .processors = {2, 2},
+                                         .way = way_,
+                                         .seeded_bugs = true,
+                                         .step_deadline = std::chrono::seconds(5),
+                                         .shares_from = decoder_->setup.options.device.shares_from});
       } else {
         runner = make_runner(decoder_->model, decoder_->setup);
       }
@@ -348,6 +351,7 @@ std::vector<Bug> device_bugs() {
       }).with_kv(DType::kF16);
   // Whose steps have more rows than such as exchange parts of sums by words.
   const OnDecoder sent(run_at_once), between_few(run_between_few);
+  const OnDecoder shared = OnDecoder(run_at_once).with_shares();
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
   // Whose warps' first keys lie in few pages.
@@ -376,6 +380,11 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(parts_not_awaited, decode),
       ARK_DEVICE_BUG(parts_not_cleared, decode),
       ARK_DEVICE_BUG(parts_not_settled, between_few),
+      ARK_DEVICE_BUG(share_of_another_rank, shared),
+      ARK_DEVICE_BUG(share_not_told, shared),
+      ARK_DEVICE_BUG(share_not_awaited, shared),
+      ARK_DEVICE_BUG(share_without_barrier, shared),
+      ARK_DEVICE_BUG(relaxed_share, shared),
       // borders of steps
       ARK_DEVICE_BUG(go_without_barrier, decode),
       ARK_DEVICE_BUG(relaxed_go, decode),
@@ -468,7 +477,8 @@ std::vector<Bug> gpu_bugs() {
   const OnDecoder spread = OnDecoder(run_decode).with_gpus(Way::kHost),
                   peers = OnDecoder(run_decode).with_gpus(Way::kGpu),
                   sent_to_peers = OnDecoder(run_parts_of_ten).with_gpus(Way::kGpu),
-                  between_few = OnDecoder(run_between_few).with_gpus(Way::kGpu);
+                  between_few = OnDecoder(run_between_few).with_gpus(Way::kGpu),
+                  shared = OnDecoder(run_parts_of_ten).with_shares().with_gpus(Way::kGpu);
   // Whose other processors take messages, too.
   const OnDecoder spread_rows =
       OnDecoder(run_at_once, 0, Link::kDirect, 64, 2, DType::kF32, [](TokenGraphOptions& o) {
@@ -498,6 +508,12 @@ std::vector<Bug> gpu_bugs() {
       ARK_DEVICE_BUG(parts_not_awaited, peers),
       ARK_DEVICE_BUG(parts_not_cleared, peers),
       ARK_DEVICE_BUG(parts_not_settled, between_few),
+      ARK_DEVICE_BUG(share_of_another_rank, shared),
+      ARK_DEVICE_BUG(share_not_told, shared),
+      ARK_DEVICE_BUG(share_not_awaited, shared),
+      ARK_DEVICE_BUG(share_without_barrier, shared),
+      ARK_DEVICE_BUG(relaxed_share, shared),
+      ARK_DEVICE_BUG(narrow_share, shared),
   };
 }
 

@@ -266,11 +266,24 @@ class Replay {
     b.tile = b.own.first, b.first = 0, b.handed = b.gathered = 0;
     if (b.own.first >= b.own.last) return end(p, now);
     if (state(b.next).product) return begin_batch(p, now);
+    if (t_.shares(instance(b.next)) && instance(b.next).readers_period > 0) return add_share(p, now);
     const Work work = body_work(t_, instance(b.next), b.own);
     bytes_[b.next] += work.bytes;
-    const int32_t sharing = readers(b.next);
-    end(p, now + std::max({time_of(work, b.next), static_cast<double>(work.bytes) / memory_rate(sharing),
-                           static_cast<double>(work.sent) * sharing * ranks_ / rates_.sent.value}));
+    const double read = static_cast<double>(work.bytes) / memory_rate(readers(b.next));
+    end(p, now + std::max({time_of(work, b.next), read, sent_time(work, b.next)}));
+  }
+  // Of what is sent in instance `n`, where all processors send as much.
+  double sent_time(const Work& work, int32_t n) const {
+    return static_cast<double>(work.sent) * readers(n) * ranks_ / rates_.sent.value;
+  }
+  // Ranks are alike: what their same processors have added up is there a trip behind what this one has.
+  void add_share(int32_t p, double now) {
+    Processor& b = block(p);
+    const Instance& i = instance(b.next);
+    const Work own = share_work(t_, i, b.own);
+    now += std::max(time_of(own, b.next), sent_time(own, b.next));
+    now += rates_.release.value + (t_.leaves_gpu(i) ? rates_.trip.value : rates_.hop.value);
+    end(p, now + time_of(gathered_work(t_, i, b.own), b.next));
   }
 
   void end(int32_t p, double now) {

@@ -45,7 +45,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   std::vector<RankPlaces> places(setups.size());
   for (std::size_t r = 0; r < setups.size(); ++r) {
     images.push_back(std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles,
-                                                 setups.size() > 1));
+                                                 RankWays{setups.size() > 1, setups.size() > 1}));
     views.push_back(images.back().get());
     places[r].weights = kWeights;
     places[r].arena = kArenas + r * kArena;
@@ -81,6 +81,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   stages_ = step_rows >= wide_from
                 ? wide_stages(machine.stages, machine.tiles)
                 : ring_stages(machine.stages, step_rows, leaving_rows_, machine.tiles.scratch);
+  shares_from_ = int64_t{rank.shares_from} * kSendElements;
   tells_ = tokens <= kFewRows && rank.lamport != 0;
   if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
   tells_any_ranks_ = std::ranges::any_of(instances_, [&](const Instance& i) { return tells_ranks(i); });
@@ -116,6 +117,10 @@ i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 bool StepTables::tells_ranks(const Instance& i) const { return tells_ && i.parts_at != 0; }
 bool StepTables::is_left_out(const Instance& i) const {
   return tells_ranks(i) && i.messages > 0 && i.readers_period == 0;
+}
+bool StepTables::shares(const Instance& i) const {
+  if (i.share == 0 || tells_ranks(i)) return false;
+  return product(i.readers_period > 0 ? i.reduce.elements : i.send.elements) > shares_from_;
 }
 int32_t StepTables::waits(const Instance& i) const {
   if (is_left_out(i) && i.settles == 0) return 0;

@@ -61,6 +61,8 @@ class StepTables {
   // Whether ranks exchange its numbers by what they store (engine/cuda/rank_parts.h); a send that does nothing then.
   bool tells_ranks(const Instance& i) const;
   bool is_left_out(const Instance& i) const;
+  // Whether, in this step, each rank sends or adds up shares of the sum (engine/cuda/rank_shares.h).
+  bool shares(const Instance& i) const;
   bool tells_any_ranks() const { return tells_any_ranks_; }
   // Whether its counter is raised without a release.
   bool is_quiet(const Instance& i) const { return tells_ && i.is_quiet != 0; }
@@ -95,6 +97,7 @@ class StepTables {
   std::vector<i32> vals_;
   int32_t splits_ = 1, stages_ = 0, leaving_rows_ = 0;
   bool tells_ = false, tells_any_ranks_ = false;
+  int64_t shares_from_ = 0;
   int64_t cleared_bytes_ = 0;
 };
 

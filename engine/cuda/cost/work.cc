@@ -329,7 +329,7 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
   return all;
 }
 
-// ---- elements and messages: bodies/pointwise.h
+// ---- elements and messages: bodies/pointwise.h, bodies/exchange.h, bodies/shares.h
 
 Work pointwise(const StepTables& t, const Instance& i, Tiles tiles) {
   const int64_t elements = std::min<int64_t>(tiles.last * kElementTile, t.product(i.pointwise.elements)) -
@@ -345,7 +345,27 @@ Work pointwise(const StepTables& t, const Instance& i, Tiles tiles) {
   return turn.times(turns(elements));
 }
 
+// Fours of a rank's share of a sum, by this processor.
+int64_t share_of_sum(const StepTables& t, const Size (&elements)[4], int32_t rank, Tiles tiles) {
+  const Fours own = fours_of(static_cast<i32>(t.product(elements) / 4), t.program().ranks,
+                             t.machine().processors, rank, static_cast<i32>(tiles.first));
+  return own.last - own.first;
+}
+
+Work send_shares(const StepTables& t, const Instance& i, Tiles tiles) {
+  Work w;
+  for (int32_t rank = 0; rank < t.program().ranks; ++rank) {
+    if (rank == t.program().rank) continue;
+    const int64_t own = share_of_sum(t, i.send.elements, rank, tiles);
+    w += at_once(4, own);
+    w.cycles += 2 * kCall;
+    if (t.leaves_gpu(i)) w.sent += own * 16;
+  }
+  return w;
+}
+
 Work send(const StepTables& t, const Instance& i, Tiles tiles) {
+  if (t.shares(i)) return send_shares(t, i, tiles);
   const int64_t all = t.product(i.send.elements) * 4;
   const int64_t own =
       std::min<int64_t>(tiles.last * kSendTile, all) - std::min<int64_t>(tiles.first * kSendTile, all);
@@ -362,6 +382,10 @@ Work recv_reduce(const StepTables& t, const Instance& i, Tiles tiles) {
     Work w = loads(each);
     w.cycles = each * (2 * kCall + 30.0 * t.program().ranks);
     return w;
+  }
+  if (t.shares(i)) {
+    Work w = share_work(t, i, tiles);
+    return w += gathered_work(t, i, tiles);
   }
   return at_once(4, std::min<int64_t>(tiles.last * kElementTile, t.product(i.reduce.elements)) -
                         tiles.first * kElementTile);
@@ -468,8 +492,30 @@ Lineup grid_of(const StepTables& t, const Instance& i) {
     case OpCode::kRecvConcat:
       return i64{t.size(i.grid)} * concat_tiles(t, i);
     default:
-      return t.size(i.grid);
+      return t.shares(i) ? t.machine().processors : t.size(i.grid);
   }
+}
+
+// The terms and the parts of each four together; then words that say that the sums are there.
+Work share_work(const StepTables& t, const Instance& i, Tiles tiles) {
+  const int64_t own = share_of_sum(t, i.reduce.elements, t.program().rank, tiles);
+  const int32_t each = turns(own);
+  Work w = loads(each);
+  w.cycles = each * (2 * kCall + 40.0 * t.program().ranks) + 4 * kCall;
+  w.barriers = w.fences = 1;
+  if (t.leaves_gpu(i)) w.sent = own * 16 * (t.program().ranks - 1);
+  return w;
+}
+Work gathered_work(const StepTables& t, const Instance& i, Tiles tiles) {
+  Work w = loads(1);
+  w.barriers = 1;
+  w.fences = t.program().ranks - 1;
+  for (int32_t rank = 0; rank < t.program().ranks; ++rank) {
+    if (rank == t.program().rank) continue;
+    w += at_once(4, share_of_sum(t, i.reduce.elements, rank, tiles));
+    w.cycles += 2 * kCall;
+  }
+  return w;
 }
 
 Share share_of(const StepTables& t, const Instance& i, const Lineup& line, int32_t processor) {

@@ -56,6 +56,10 @@ int32_t shared_outputs(const StepTables& tables, const Instance& i);
 // Of a body other than a matrix product.
 Work body_work(const StepTables& tables, const Instance& i, Tiles tiles);
 
+// Of a sum whose share a rank adds up: until the sums are stored; all that is behind the other ranks'.
+Work share_work(const StepTables& tables, const Instance& i, Tiles tiles);
+Work gathered_work(const StepTables& tables, const Instance& i, Tiles tiles);
+
 // A matrix product on this processor: what it does of each of its tiles.
 class ProductWork {
  public:

@@ -77,7 +77,8 @@ struct GpusOptions {
   std::optional<dma::FaultPlan> faults = {};  // of the wires that pumps use
   int64_t lease = 0;
   bool barrier = false;
-  bool flushes = true;  // of kNic: what the NIC has written is ever seen
+  bool flushes = true;      // of kNic: what the NIC has written is ever seen
+  int64_t shares_from = 0;  // DeviceOptions::shares_from
 };
 
 // Executors of one rank each, driven together.
@@ -110,7 +111,8 @@ class GpuRanks final : public StepRunner {
     options.barrier = o.barrier;
     for (std::size_t r = 0; r < groups_.size(); ++r) {
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[r], compiled_.constants, 1));
-      const cuda::DeviceOptions device{.processors = o.processors[r], .peer_links = o.way == Way::kGpu};
+      const cuda::DeviceOptions device{
+          .processors = o.processors[r], .peer_links = o.way == Way::kGpu, .shares_from = o.shares_from};
       executors_.push_back(cuda::make_device_executor(gpus_[r], device));
     }
     prepare(options);

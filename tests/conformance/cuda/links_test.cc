@@ -250,6 +250,33 @@ TEST(GpuPerRankInEachOthersMemory, TwoFourAndEightGpusGiveTheBytesOfOneLaunch) {
   }
 }
 
+// Steps of few rows and of many in turns: each rank adds up its share of the latter's sums. Of two ranks to eight, whose
+// processors have few elements or none. Also where ranks are of one launch.
+TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
+  const auto prompt = random_tokens(27, 6);
+  TokenGraphOptions o;
+  o.heads = o.kv_heads = 8;
+  o.layers = 2;
+  for (const int ranks : {2, 4, 8}) {
+    const DecoderModel model = ranks == 4 ? gpt2_tokens(o) : llama_tokens(o);
+    RunnerSetup one = one_launch(ranks, Link::kDirect);
+    one.options.device.processors = 1;
+    const Rows expected = run_greedy(*make_runner(model, one), prompt, 13, 3);
+    one.options.device.shares_from = 100;
+    one.options.device.processors = 8 / ranks;
+    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, one), prompt, 13, 3))) << ranks;
+    const std::vector<int> processors(static_cast<std::size_t>(ranks), 2);
+    const auto world = std::make_shared<World>(schedules()[ranks == 4 ? 1 : 0]);
+    GpuRanks gpus(model, {.world = world,
+                          .processors = processors,
+                          .way = Way::kGpu,
+                          .first_count = ~uint64_t{0} - 5,
+                          .shares_from = 100});
+    EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 13, 3))) << ranks << " ranks";
+    EXPECT_FALSE(world->failure());
+  }
+}
+
 // The test of the test: a raise before the flush would be seen.
 TEST(GpuPerRankByANic, WithoutTheFlushTheBytesDiffer) {
   if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs memory that the host maps";

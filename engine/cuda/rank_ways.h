@@ -1,0 +1,19 @@
+// What ranks do in each other's memory, as far as all plan the same.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/cuda/make_image.h"
+#include "engine/cuda/peer_links.h"
+
+namespace ark::cuda {
+
+using RankImages = std::vector<std::unique_ptr<RankImage>>;
+
+// Collective, if there are `peers`; else ranks of one launch agree. `processors`: of a rank.
+RankWays agree_on_ways(const RankImages& images, PeerLinks* peers, int32_t processors, int64_t shares_from);
+// Whether one of the images goes other ways than these.
+bool takes_more(const RankImages& images, const RankWays& ways);
+
+}  // namespace ark::cuda

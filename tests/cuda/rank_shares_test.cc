@@ -1,0 +1,97 @@
+// Which sums over ranks are added up by shares (engine/cuda/rank_shares.h), and what of them each tile has.
+#include "engine/cuda/rank_shares.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/compile.h"
+#include "engine/cuda/dealing.h"
+#include "engine/cuda/image.h"
+#include "engine/program/opcodes.h"
+#include "engine/program/unroll.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::cuda {
+namespace {
+
+Compiled compiled_for(int32_t ranks, int32_t max_tokens, int64_t hidden = 64, int32_t machine_ranks = 1) {
+  CompileOptions options;
+  options.ranks = ranks;
+  options.max_tokens = max_tokens;
+  options.max_rows = 16;
+  options.machine_ranks = machine_ranks;
+  // So many that ranks share the table.
+  test::TokenGraphOptions shape{.layers = 3, .heads = 8, .kv_heads = 8, .head_dim = 8, .vocabulary = 4099};
+  shape.hidden = hidden;
+  return compile_decoder(test::llama_tokens(shape), options);
+}
+
+RankShares shares_of(const Program& program, int64_t from) {
+  return plan_rank_shares(program, MergedSends(program), from);
+}
+
+TEST(RankShares, AreOfEachSum) {
+  for (const int32_t ranks : {2, 4, 8}) {
+    const Compiled compiled = compiled_for(ranks, 32);
+    for (const Program& program : compiled.programs) {
+      const RankShares shares = shares_of(program, 1);
+      const std::vector<ark::Instance> all = unroll(program);
+      int32_t sums = 0, rows = 0;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const OpCode code = program.variants[program.phases[all[i].phase].variant].code;
+        const bool adds_up = code == OpCode::kRecvReduce || code == OpCode::kRecvRows;
+        if (adds_up) {
+          EXPECT_EQ(shares.number[i], ++sums);
+          rows += code == OpCode::kRecvRows;
+        }
+        // The first of the sends stands for all.
+        const bool sends_first = is_send(code) && shares.number[i] != 0;
+        EXPECT_TRUE(!sends_first || shares.number[i] == sums + 1) << i;
+        EXPECT_TRUE(adds_up || sends_first || shares.number[i] == 0) << i;
+      }
+      EXPECT_EQ(sums, 7);  // two of each layer, and the tokens' rows
+      EXPECT_EQ(rows, 1);
+      EXPECT_EQ(shares.count, sums);
+      EXPECT_EQ(shares.elements, 32 * 64);
+      EXPECT_EQ(shares.bytes(), kShareWordBytes + 32 * 64 * 4);
+      EXPECT_EQ(shares.text(), shares_of(compiled.programs[0], 1).text());
+    }
+  }
+}
+
+// From so many elements on that the link is what takes long; of two ranks never, of which each sends the other all.
+TEST(RankShares, AreOfSumsThatTheLinkTakesLongFor) {
+  for (const auto& [ranks, most_tokens] : {std::pair{4, 170}, {8, 48}}) {
+    EXPECT_EQ(shares_of(compiled_for(ranks, most_tokens, 2048).programs[0], 0).text(), "") << ranks;
+    EXPECT_NE(shares_of(compiled_for(ranks, most_tokens + 1, 2048).programs[0], 0).text(), "") << ranks;
+  }
+  EXPECT_EQ(shares_of(compiled_for(2, 1024, 2048).programs[0], 0).text(), "");
+}
+
+// A machine's ranks first, then machines: but for the tokens' rows not by all ranks at once.
+TEST(RankShares, AreOfAllRanksAtOnce) {
+  EXPECT_EQ(shares_of(compiled_for(8, 32, 64, 4).programs[0], 1).count, 1);
+  EXPECT_EQ(shares_of(compiled_for(1, 32).programs[0], 1).text(), "");
+}
+
+TEST(RankShares, CoverAllOfASumOnce) {
+  for (const int32_t ranks : {2, 3, 8}) {
+    for (const int32_t processors : {1, 2, 7, 132}) {
+      for (const int32_t all : {1, 7, 16, 513, 1056, 13312, 1 << 20}) {
+        int32_t next = 0;
+        for (int32_t rank = 0; rank < ranks; ++rank) {
+          for (int32_t tile = 0; tile < processors; ++tile) {
+            const Fours own = fours_of(all, ranks, processors, rank, tile);
+            ASSERT_LE(own.first, own.last);
+            if (own.first == own.last) continue;
+            ASSERT_EQ(own.first, next) << ranks << " ranks, " << processors << " processors, " << all;
+            next = own.last;
+          }
+        }
+        ASSERT_EQ(next, all);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ark::cuda
