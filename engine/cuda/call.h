@@ -57,6 +57,7 @@ struct BlockWords {
   // The turn's half of the rows that say themselves that they are there, plus 1; 0: it has none. Rows, at most, that
   // the other half has.
   i32 lamport, lamport_before;
+  i32 parts;  // the turn's half of the parts of sums over ranks, plus 1; 0: it has none
 };
 static_assert(sizeof(BlockWords) <= kWordsBytes);
 
@@ -292,7 +293,7 @@ ARK_DEVICE u64 needed_of(const Block& b, const Wait& w) {
 ARK_DEVICE bool tells(const Block& b) { return b.words->lamport != 0; }
 // Whether ranks exchange the instance's numbers so: its messages are left out.
 ARK_DEVICE bool tells_ranks(const Block& b, const Instance& i) {
-  return kHasPeers && i.parts_at != 0 && tells(b);
+  return kHasPeers && i.parts_at != 0 && b.words->parts != 0;
 }
 // A send that does nothing then; but, where it settles, it comes behind the sends before it.
 ARK_DEVICE bool is_left_out(const Block& b, const Instance& i) {
@@ -303,7 +304,9 @@ struct Waits {
   i32 first, count;
   ARK_DEVICE Waits(const Block& b, const Instance& i)
       : first(tells(b) ? 0 : i.few_waits), count(i.waits - (tells(b) ? i.more_waits : i.few_waits)) {
-    if (is_left_out(b, i) && i.settles == 0) count = 0;
+    // Of the others the last ones are for messages.
+    if (!tells(b) && tells_ranks(b, i)) count -= i.messages;
+    if (tells(b) && is_left_out(b, i) && i.settles == 0) count = 0;
   }
 };
 // Every wait is, but where a bug is seeded. `credit`: it is a receiver's, not a message.

@@ -143,16 +143,22 @@ class Device final : public DeviceExecutor {
   void reach_peers() {
     dma::Group* const group = setups_[0].group;
     if (group && setups_.size() == 1 && !group->endpoint().is_posted_by_choice())
-      peers_ = std::make_unique<PeerLinks>(*gpu_, *setups_[0].program, *group, device_.peer_links,
-                                           device_.shares_from);
+      peers_ =
+          std::make_unique<PeerLinks>(*gpu_, *setups_[0].program, *group, device_.peer_links, wanted_ways());
   }
 
+  RankWays wanted_ways() const {
+    return {.told_rows = device_.told_rows, .shares_from = device_.shares_from};
+  }
   // What ranks that reach each other's memory do there, if all plan that alike: exchange by words in steps of few rows,
   // and add up shares in those of many, processor by processor.
   void make_images() {
     const bool may = peers_ ? peers_->reaches_all() : setups_[0].group == nullptr;
-    make_images({may, may && options_.processors <= kMostSharing, device_.shares_from});
-    const RankWays agreed = agree_on_ways(images_, peers_.get(), options_.processors, device_.shares_from);
+    RankWays wanted = wanted_ways();
+    wanted.tells = may;
+    wanted.shares = may && options_.processors <= kMostSharing;
+    make_images(wanted);
+    const RankWays agreed = agree_on_ways(images_, peers_.get(), options_.processors, wanted);
     if (takes_more(images_, agreed)) make_images(agreed);
   }
   void make_images(const RankWays& ways) {

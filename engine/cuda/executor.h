@@ -19,8 +19,10 @@ struct DeviceOptions {
   bool as_graph = false;                    // launches replay a CUDA graph (LaunchShape::as_graph)
   // Ranks of other launches are reached in their GPUs' memory where they can be: by stores, or by NICs (nic_boxes.h).
   bool peer_links = true;
-  int64_t shares_from =
-      0;  // elements of sums of which ranks add up shares (rank_shares.h); 0: chosen by cost
+  // Of ranks that reach each other's memory: rows of steps whose sums go by words (rank_parts.h), at most; elements of
+  // sums of which each adds up a share (rank_shares.h). 0: chosen by cost.
+  int32_t told_rows = 0;
+  int64_t shares_from = 0;
 };
 
 // What the start-up log says of a device.

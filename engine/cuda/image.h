@@ -293,14 +293,14 @@ struct alignas(16) RankTables {
   u64 waiting;         // f32 [processors][waiting_levels][kWideLevelFloats]: sums of wide tiles' trees
   u64 lamport;         // LamportState; 0: no instances exchange rows so (engine/cuda/lamport.h)
   u64 lamport_rows;    // [2][kFewRows][lamport_pitch] floats
-  // [ranks][2][kFewRows][part_pitch] floats of this rank's memory: parts of sums over ranks; and by rank, in its
+  // [ranks][2][part_rows][part_pitch] floats of this rank's memory: parts of sums over ranks; and by rank, in its
   // memory, where this rank's part of them goes (engine/cuda/rank_parts.h). 0: there are none.
   u64 parts, parts_to[kMaxParts];
   // By rank, in its memory: u64 [kMaxParts][kMostSharing], by rank and processor the last sum (of all steps', from 1
   // on) whose share it has stored; then f32 [elements], the sums (engine/cuda/rank_shares.h).
   u64 shares[kMaxParts];
   i32 shares_from, shares_per_step;  // sums are of more such tiles of sends
-  i32 part_pitch;                    // a multiple of 16
+  i32 part_rows, part_pitch;         // of steps, at most; a multiple of 16
   i32 lamport_pitch;                 // a multiple of 16
   i32 writes_results;                // the rank whose results the host reads
   i32 max_rows;
@@ -317,7 +317,7 @@ inline constexpr u32 kShareWordBytes = kMaxParts * kMostSharing * 8;
 struct alignas(16) LamportState {
   i32 half;          // of the rows in memory
   i32 rows, before;  // of that step, at most, and of the one before it
-  i32 padding;
+  i32 parts;         // the half of the parts of sums over ranks, of the last step that has some
 };
 
 // Words of a device; in device memory, zero at first.

@@ -49,7 +49,7 @@ ARK_DEVICE Rows rows_at(const Block& b, u64 plain, i32 width, u64 place) {
 
 // From where in a rank's parts this step's rows begin; `place`: the instance's.
 ARK_DEVICE i64 part_row(const Block& b, i32 place, i64 row) {
-  return (static_cast<i64>(b.words->lamport - 1) * kFewRows + row) * b.rank->part_pitch + place;
+  return (static_cast<i64>(b.words->parts - 1) * b.rank->part_rows + row) * b.rank->part_pitch + place;
 }
 // Four elements of this rank's part, to all ranks, itself as well. Apart: products have no register left.
 ARK_APART void tell_ranks(const LoopParameters& p, i32 place, i32 row, i32 column, dev::f32x4 v) {
@@ -68,7 +68,9 @@ ARK_APART void tell_ranks(const LoopParameters& p, i32 place, i32 row, i32 colum
 // All consumer threads, as a step of so many rows is opened: its half.
 ARK_DEVICE void open_lamport(const Block& b, i32 rows, const LamportState& state) {
   const bool is_open = b.rank->lamport != 0 && rows <= kFewRows;
-  if (b.thread == 0) b.words->lamport = is_open ? state.half + 1 : 0, b.words->lamport_before = state.before;
+  if (b.thread != 0) return;
+  b.words->lamport = is_open ? state.half + 1 : 0, b.words->lamport_before = state.before;
+  if (kHasPeers) b.words->parts = rows <= b.rank->part_rows ? state.parts + 1 : 0;
 }
 
 // All consumer threads of all processors, in the step: the other half, as far as the step before such a one wrote it.
@@ -86,7 +88,7 @@ ARK_DEVICE void clear_lamport(const Block& b) {
 // All consumer threads, behind the loads of a step's parts of sums over ranks, and before the stores of the next one's:
 // with these words a release and an acquire, so that whoever stores where a peer has cleared comes behind that.
 ARK_DEVICE void fence_parts(const Block& b) {
-  if (kHasPeers && b.rank->parts != 0 && tells(b)) dev::fence<dev::Scope::sys>();
+  if (kHasPeers && b.words->parts != 0) dev::fence<dev::Scope::sys>();
 }
 
 }  // namespace ark::cuda

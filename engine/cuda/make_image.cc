@@ -46,7 +46,7 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
   if (groups < 0 || (groups & (groups - 1)) != 0)
     throw Error(Code::kUsage,
                 "--groups " + std::to_string(groups) + ": tiles share an output by a power of two");
-  if (ways.tells) rank_parts_ = plan_rank_parts(*setup.program, appended());
+  if (ways.tells) rank_parts_ = plan_rank_parts(*setup.program, appended(), ways.told_rows);
   if (ways.shares) rank_shares_ = plan_rank_shares(*setup.program, sends_, ways.shares_from);
   plan_schedule();
 }
@@ -281,6 +281,7 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
   }
   if (rank_parts_.pitch > 0) {
     t.parts = places.parts;
+    t.part_rows = rank_parts_.rows;
     t.part_pitch = rank_parts_.pitch;
     ARK_CHECK(places.parts_to.size() <= kMaxParts, "places of more ranks than parts have");
     std::ranges::copy(places.parts_to, t.parts_to);

@@ -50,8 +50,9 @@ struct RankPlaces {
 
 // What ranks of an image do in each other's memory, which all must.
 struct RankWays {
-  bool tells = false;       // parts of sums in steps of few rows, by words (rank_parts.h)
+  bool tells = false;       // parts of sums in steps of up to 32 rows, by words (rank_parts.h)
   bool shares = false;      // sums of steps of many rows (rank_shares.h)
+  int32_t told_rows = 0;    // RankParts::rows, at most; 0: chosen by cost
   int64_t shares_from = 0;  // about RankShares::from; 0: chosen by cost
 };
 

@@ -28,9 +28,9 @@ std::string text_of(const std::vector<PairWay>& ways);
 class PeerLinks {
  public:
   // Collective: each rank of the group calls it, on a thread of its own, inside Gate::Work of a Gpu that no other rank
-  // of the group waits for. `wanted` may differ, `shares_from` (RankShares::from) not. What a GPU refuses, or does not carry as a trial shows, is a pair's
-  // why_not; throws Error(kUnavailable) where a rank dies. `gpu` and `group` outlive this.
-  PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted, int64_t shares_from = 0);
+  // of the group waits for. `wanted` may differ, sizes in `ways` not. What a GPU refuses, or does not carry as a trial
+  // shows, is a pair's why_not; throws Error(kUnavailable) where a rank dies. `gpu` and `group` outlive this.
+  PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted, const RankWays& ways = {});
 
   // Of a channel between this rank and `peer`, both ends alike.
   bool reaches(int peer) const { return peers_[peer].block.owner != nullptr; }

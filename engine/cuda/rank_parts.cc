@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/index.h"
-#include "engine/cuda/image.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 
@@ -13,17 +12,24 @@ namespace ark::cuda {
 namespace {
 
 constexpr std::size_t kProduced = 4;  // operand of kMatMul
-// Of all ranks' parts in a rank's memory: of 70B's widths and depth, by eight ranks, they take 670 MB.
+constexpr int32_t kMostRows = 32;
+// Of all ranks' parts in a rank's memory: of 70B's widths and depth, by eight ranks, those of eight rows take 670 MB.
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+// Of a sum, that its rank's link carries beyond what it would if each rank added up a share (rank_shares.h), which takes
+// an instance and a trip more (cost/rates.h: 376 GB/s, 8 us).
+constexpr int64_t kMostLinkBytes = 3 << 20;
 // Floats that a row's parts begin at a multiple of; and so many that belong to nobody.
 constexpr int32_t kUnit = 16;
 
 class PartsFinder {
  public:
-  PartsFinder(const Program& program, const Appended& appended)
-      : p_(program), appended_(appended), all_(unroll(program)) {
+  PartsFinder(const Program& program, const Appended& appended, int32_t rows)
+      : p_(program),
+        appended_(appended),
+        all_(unroll(program)),
+        most_rows_(rows > 0 ? std::clamp<int32_t>(rows, kFewRows, kMostRows) : kMostRows) {
     for (const ark::Instance& i : all_) accesses_.push_back(accesses(program, i));
-    for (int64_t n = 1; n <= kFewRows; ++n)
+    for (int64_t n = 1; n <= kMostRows; ++n)
       steps_.push_back({{"items", n}, {"pages", n}, {"rows", n}, {"tokens", n}});
     begin();
   }
@@ -32,18 +38,25 @@ class PartsFinder {
     for (std::size_t i = 0; i < all_.size(); ++i) {
       if (code(i) == OpCode::kRecvReduce) look_at(i);
     }
-    const bool is_small = found_.bytes() * static_cast<uint64_t>(p_.ranks) <= kMostBytes;
-    if (!is_small || !meets_in_each_step() || !settle()) begin();
+    while (found_.rows > kFewRows && !is_small()) found_.rows /= 2;
+    const bool is_possible = found_.bytes() * static_cast<uint64_t>(p_.ranks) <= kMostBytes;
+    if (!is_possible || !meets_in_each_step() || !settle()) begin();
     if (found_.pitch == kUnit) found_.pitch = 0;
     return std::move(found_);
   }
 
  private:
   void begin() {
+    found_.rows = most_rows_;
     found_.place.assign(all_.size(), 0);
     found_.settles = found_.place;
     found_.product.assign(all_.size(), kNone);
     found_.pitch = kUnit;
+  }
+  bool is_small() const {
+    const int64_t ranks = p_.ranks, bytes = int64_t{found_.rows} * widest_ * 4;
+    return found_.bytes() * static_cast<uint64_t>(ranks) <= kMostBytes &&
+           bytes * (ranks - 1) * (ranks - 2) / ranks <= kMostLinkBytes;
   }
   OpCode code(std::size_t i) const { return p_.variants[p_.phases[all_[i].phase].variant].code; }
   BufferId operand(std::size_t i, std::size_t n) const {
@@ -107,6 +120,7 @@ class PartsFinder {
     found_.place[product] = found_.place[reduce] = found_.pitch;
     for (const std::size_t send : sends) found_.place[send] = found_.pitch;
     found_.pitch += static_cast<int32_t>(width);
+    widest_ = std::max(widest_, width);
   }
 
   // Counts messages of each channel; false: channels of an instance, or of a sum's sends, are not alike.
@@ -141,25 +155,29 @@ class PartsFinder {
   const Program& p_;
   const Appended& appended_;
   const std::vector<ark::Instance> all_;
+  const int32_t most_rows_;
   std::vector<std::vector<Access>> accesses_;  // by instance
-  std::vector<SymbolValues> steps_;            // of one token, and more, up to kFewRows
+  std::vector<SymbolValues> steps_;            // of one token, and more, up to kMostRows
+  int64_t widest_ = 0;                         // row of a sum
   RankParts found_{.place = {}, .settles = {}, .product = {}, .pitch = kUnit};
 };
 
 }  // namespace
 
-uint64_t RankParts::bytes() const { return uint64_t{2} * kFewRows * static_cast<uint64_t>(pitch) * 4; }
+uint64_t RankParts::bytes() const {
+  return uint64_t{2} * static_cast<uint64_t>(rows) * static_cast<uint64_t>(pitch) * 4;
+}
 
 std::string RankParts::text() const {
-  std::string text;
+  std::string text = pitch == 0 ? "" : std::to_string(rows) + " rows: ";
   for (std::size_t i = 0; i < place.size(); ++i) {
     if (product[i] != kNone) text += std::to_string(i) + ":" + std::to_string(place[i]) + " ";
   }
   return text;
 }
 
-RankParts plan_rank_parts(const Program& program, const Appended& appended) {
-  return PartsFinder(program, appended).run();
+RankParts plan_rank_parts(const Program& program, const Appended& appended, int32_t rows) {
+  return PartsFinder(program, appended, rows).run();
 }
 
 }  // namespace ark::cuda

@@ -1,4 +1,4 @@
-// Sums over ranks in steps of few rows: a product whose outputs all ranks add up stores these into every rank's
+// Sums over ranks in steps of up to 32 rows: a product whose outputs all ranks add up stores these into every rank's
 // memory, by words that say themselves that they are there (engine/cuda/lamport.h); who adds up waits for the words.
 // So there is no send between them, and no counter. Ranks must reach each other's memory, and plan alike.
 #pragma once
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/cuda/appended.h"
+#include "engine/cuda/image.h"
 #include "engine/program/program.h"
 
 namespace ark::cuda {
@@ -21,13 +22,15 @@ struct RankParts {
   std::vector<int32_t> settles;
   // By instance: the product whose parts it adds up, or kNone.
   std::vector<int32_t> product;
-  int32_t pitch = 0;  // floats of a row; 0: there are no parts
+  int32_t pitch = 0;        // floats of a row; 0: there are no parts
+  int32_t rows = kFewRows;  // of the steps whose sums are exchanged so, at most
 
-  // Of a rank's parts, in each rank's memory: [2 halves][kFewRows][pitch].
+  // Of a rank's parts, in each rank's memory: [2 halves][rows][pitch].
   uint64_t bytes() const;
   // Of ranks that plan alike.
   std::string text() const;
 };
-RankParts plan_rank_parts(const Program& program, const Appended& appended);
+// `rows`: RankParts::rows, at most, from kFewRows on; 0: chosen by cost.
+RankParts plan_rank_parts(const Program& program, const Appended& appended, int32_t rows = 0);
 
 }  // namespace ark::cuda

@@ -5,21 +5,20 @@
 
 namespace ark::cuda {
 
-RankWays agree_on_ways(const RankImages& images, PeerLinks* peers, int32_t processors, int64_t shares_from) {
+RankWays agree_on_ways(const RankImages& images, PeerLinks* peers, int32_t processors, RankWays wanted) {
   const auto agree = [&](const auto& text_of) {
     const std::string text = text_of(*images[0]);
     if (peers) return peers->agree(text);
     return !text.empty() &&
            std::ranges::all_of(images, [&](const auto& image) { return text_of(*image) == text; });
   };
-  RankWays ways{.shares_from = shares_from};
-  ways.tells = agree([](const RankImage& image) { return image.rank_parts().text(); });
+  wanted.tells = agree([](const RankImage& image) { return image.rank_parts().text(); });
   // Shares are exchanged processor by processor.
-  ways.shares = agree([&](const RankImage& image) {
+  wanted.shares = agree([&](const RankImage& image) {
     const std::string text = image.rank_shares().text();
     return text.empty() ? text : text + " " + std::to_string(processors);
   });
-  return ways;
+  return wanted;
 }
 
 bool takes_more(const RankImages& images, const RankWays& ways) {

@@ -11,8 +11,9 @@ namespace ark::cuda {
 
 using RankImages = std::vector<std::unique_ptr<RankImage>>;
 
-// Collective, if there are `peers`; else ranks of one launch agree. `processors`: of a rank.
-RankWays agree_on_ways(const RankImages& images, PeerLinks* peers, int32_t processors, int64_t shares_from);
+// Collective, if there are `peers`; else ranks of one launch agree. `processors`: of a rank. `wanted`:
+// alike on all ranks but for the flags.
+RankWays agree_on_ways(const RankImages& images, PeerLinks* peers, int32_t processors, RankWays wanted);
 // Whether one of the images goes other ways than these.
 bool takes_more(const RankImages& images, const RankWays& ways);
 

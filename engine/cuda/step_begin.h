@@ -124,11 +124,13 @@ ARK_DEVICE void cut_items(const Block& b) {
   if (b.lane == 0) *at<u64>(b.rank->longest) = static_cast<u64>(longest);
 }
 
-// A step of few rows takes the other half of the memory than the one before (engine/cuda/lamport.h).
+// A step of few rows, or of sums over ranks that are exchanged by words, takes the other half of the memory than the one before (engine/cuda/lamport.h).
 ARK_DEVICE void count_lamport(const Block& b) {
   const i32 rows = most_rows(b);
-  if (b.thread != 0 || b.rank->lamport == 0 || rows > kFewRows) return;
+  if (b.thread != 0 || b.rank->lamport == 0) return;
   LamportState* state = at<LamportState>(b.rank->lamport);
+  if (kHasPeers && rows <= b.rank->part_rows) state->parts ^= 1;
+  if (rows > kFewRows) return;
   state->half ^= !ARK_BUG(same_half);
   state->before = state->rows;
   state->rows = rows;

@@ -49,7 +49,7 @@ TEST(RankParts, AreOfEachSumOfAProduct) {
     EXPECT_EQ(settling, ranks - 1);
     for (std::size_t i = 0; i < all.size(); ++i)
       EXPECT_TRUE(parts.settles[i] == 0 || parts.settles[i] == sums) << i;
-    EXPECT_EQ(parts.bytes(), uint64_t{2} * kFewRows * static_cast<uint64_t>(parts.pitch) * 4);
+    EXPECT_EQ(parts.bytes(), uint64_t{2} * 32 * static_cast<uint64_t>(parts.pitch) * 4);
   }
 }
 

@@ -113,6 +113,14 @@ Rows run_between_few(StepRunner& runner) {
   return run_at_once(runner);
 }
 
+// The same, of sends of more rows: those of eleven are told.
+Rows run_between_told(StepRunner& runner) {
+  const auto run_sends = [&] { return run_greedy(runner, random_tokens(20, 7, 101), 20, 1); };
+  run_sends();
+  run_at_once(runner);
+  return run_sends();
+}
+
 // More rows than wide tiles begin with.
 Rows run_wide(StepRunner& runner) { return run_greedy(runner, random_tokens(150, 7, 101), 150, 1); }
 
@@ -123,7 +131,9 @@ class OnDecoder {
                      int64_t intermediate = 64, int32_t ranks = 2, DType weight = DType::kF32,
                      const Shape& shape = {})
       : drive_(drive),
-        decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks, weight, shape))) {}
+        decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks, weight, shape))) {
+    decoder_->setup.options.device.told_rows = cuda::kFewRows;
+  }
   // A GPU for each rank, exchanging by stores.
   OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
   // Its products take wide tiles.
@@ -134,6 +144,8 @@ class OnDecoder {
     return *this;
   }
   // Whose ranks add up their shares of sums.
+  // Of steps whose sums over ranks go by words; else few.
+  OnDecoder with_told_rows(int32_t rows) && { return decoder_->setup.options.device.told_rows = rows, *this; }
   OnDecoder with_shares() && { return decoder_->setup.options.device.shares_from = 1, *this; }
   OnDecoder with_processors(int32_t count) && {
     return decoder_->setup.options.device.processors = count, *this;
@@ -167,6 +179,7 @@ class OnDecoder {
                                          .way = way_,
                                          .seeded_bugs = true,
                                          .step_deadline = std::chrono::seconds(5),
+                                         .told_rows = decoder_->setup.options.device.told_rows,
                                          .shares_from = decoder_->setup.options.device.shares_from});
       } else {
         runner = make_runner(decoder_->model, decoder_->setup);
@@ -352,6 +365,9 @@ std::vector<Bug> device_bugs() {
   // Whose steps have more rows than such as exchange parts of sums by words.
   const OnDecoder sent(run_at_once), between_few(run_between_few);
   const OnDecoder shared = OnDecoder(run_at_once).with_shares();
+  // Whose sums over ranks go by words, but nothing else.
+  const OnDecoder told_rows = OnDecoder(run_between_few).with_told_rows(16),
+                  between_told = OnDecoder(run_between_told).with_told_rows(16);
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
   // Whose warps' first keys lie in few pages.
@@ -380,6 +396,10 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(parts_not_awaited, decode),
       ARK_DEVICE_BUG(parts_not_cleared, decode),
       ARK_DEVICE_BUG(parts_not_settled, between_few),
+      ARK_DEVICE_BUG(part_not_told, told_rows),
+      ARK_DEVICE_BUG(parts_not_awaited, told_rows),
+      ARK_DEVICE_BUG(parts_not_cleared, told_rows),
+      ARK_DEVICE_BUG(parts_not_settled, between_told),
       ARK_DEVICE_BUG(share_of_another_rank, shared),
       ARK_DEVICE_BUG(share_not_told, shared),
       ARK_DEVICE_BUG(share_not_awaited, shared),

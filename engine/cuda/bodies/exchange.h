@@ -36,7 +36,7 @@ struct Send : Quiet {
   }
 };
 
-// Elements [first, end) of a sum over ranks, in a step of few rows, of parts that say themselves that they are there:
+// Elements [first, end) of a sum over ranks, in a step of up to 32 rows, of parts that say themselves that they are there:
 // four of a thread at once. They are cleared for the step after the next, which finds them so: ranks come to it through
 // all of the step between (fence_parts).
 template <int kRanks>
@@ -45,7 +45,7 @@ ARK_APART void add_told(const LoopParameters& p, u32 instance, i32 first, i32 en
   const Call call{b, instance_at(instance), nullptr};
   const ReduceArguments& a = call.i.reduce;
   const i32 width = call.size(a.width);
-  const i64 of_rank = static_cast<i64>(2 * kFewRows) * b.rank->part_pitch;
+  const i64 of_rank = static_cast<i64>(2 * b.rank->part_rows) * b.rank->part_pitch;
   ARK_ROLLED
   for (i32 e = first + b.thread * 4; e < end; e += kConsumers * 4) {
     const Division place = divide(e, width);

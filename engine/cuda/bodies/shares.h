@@ -31,7 +31,7 @@ ARK_DEVICE float sum_of_ranks(const float (&part)[kCount]) {
 // Of a step that has enough of them: told by the tiles that the instance has where it shares nothing.
 ARK_DEVICE bool is_shared(const Call& call) {
   const i32 from = call.b.rank->shares_from * (call.i.readers_period > 0 ? kSendElements / kElementTile : 1);
-  return kHasPeers && call.i.share != 0 && call.size(call.i.grid) > from;
+  return kHasPeers && call.i.share != 0 && !tells_ranks(call.b, call.i) && call.size(call.i.grid) > from;
 }
 // One for each processor.
 ARK_DEVICE i64 grid_of(const Call& call) {

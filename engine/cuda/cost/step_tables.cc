@@ -45,7 +45,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   std::vector<RankPlaces> places(setups.size());
   for (std::size_t r = 0; r < setups.size(); ++r) {
     images.push_back(std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles,
-                                                 RankWays{setups.size() > 1, setups.size() > 1}));
+                                                 RankWays{.tells = setups.size() > 1, .shares = setups.size() > 1}));
     views.push_back(images.back().get());
     places[r].weights = kWeights;
     places[r].arena = kArenas + r * kArena;
@@ -84,6 +84,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   shares_from_ = int64_t{rank.shares_from} * kSendElements;
   tells_ = tokens <= kFewRows && rank.lamport != 0;
   if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
+  tells_ranks_ = rank.lamport != 0 && tokens <= rank.part_rows;
   tells_any_ranks_ = std::ranges::any_of(instances_, [&](const Instance& i) { return tells_ranks(i); });
   read_needs();
   read_told();
@@ -114,7 +115,7 @@ KvFormat StepTables::appended_format(const Instance& i) const {
 
 i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 
-bool StepTables::tells_ranks(const Instance& i) const { return tells_ && i.parts_at != 0; }
+bool StepTables::tells_ranks(const Instance& i) const { return tells_ranks_ && i.parts_at != 0; }
 bool StepTables::is_left_out(const Instance& i) const {
   return tells_ranks(i) && i.messages > 0 && i.readers_period == 0;
 }
@@ -123,8 +124,8 @@ bool StepTables::shares(const Instance& i) const {
   return product(i.readers_period > 0 ? i.reduce.elements : i.send.elements) > shares_from_;
 }
 int32_t StepTables::waits(const Instance& i) const {
-  if (is_left_out(i) && i.settles == 0) return 0;
-  return i.waits - (tells_ ? i.more_waits : i.few_waits);
+  if (tells_) return is_left_out(i) && i.settles == 0 ? 0 : i.waits - i.more_waits;
+  return i.waits - i.few_waits - (tells_ranks(i) ? i.messages : 0);
 }
 
 bool StepTables::leaves_gpu(const Instance& i) const {
@@ -138,12 +139,12 @@ void StepTables::read_told() {
   for (std::size_t n = 0; n < instances_.size(); ++n) {
     const Instance& i = instances_[n];
     std::vector<int32_t>& told = told_.emplace_back();
-    if (!tells_) continue;
     const bool multiplies = is_product(program_->variants[program_->phases[i.phase].variant].code);
+    if (tells_ranks(i) && i.readers_period > 0) told.push_back(products.at(i.parts_at));
+    if (tells_ranks(i) && multiplies) products[i.parts_at] = static_cast<int32_t>(n);
+    if (!tells_) continue;
     for (const u64 place : {i.lamport_x, multiplies ? 0 : i.lamport_sums})
       if (place != 0) told.push_back(tellers.at(place));
-    if (i.parts_at != 0 && i.readers_period > 0) told.push_back(products.at(i.parts_at));
-    if (i.parts_at != 0 && multiplies) products[i.parts_at] = static_cast<int32_t>(n);
     for (const u64 place : {i.lamport_out, multiplies ? i.lamport_sums : 0})
       if (place != 0) tellers[place] = static_cast<int32_t>(n);
   }

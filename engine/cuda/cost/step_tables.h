@@ -96,7 +96,7 @@ class StepTables {
   std::vector<AttentionItem> items_;
   std::vector<i32> vals_;
   int32_t splits_ = 1, stages_ = 0, leaving_rows_ = 0;
-  bool tells_ = false, tells_any_ranks_ = false;
+  bool tells_ = false, tells_ranks_ = false, tells_any_ranks_ = false;
   int64_t shares_from_ = 0;
   int64_t cleared_bytes_ = 0;
 };

@@ -77,8 +77,9 @@ struct GpusOptions {
   std::optional<dma::FaultPlan> faults = {};  // of the wires that pumps use
   int64_t lease = 0;
   bool barrier = false;
-  bool flushes = true;      // of kNic: what the NIC has written is ever seen
-  int64_t shares_from = 0;  // DeviceOptions::shares_from
+  bool flushes = true;                 // of kNic: what the NIC has written is ever seen
+  int32_t told_rows = cuda::kFewRows;  // DeviceOptions
+  int64_t shares_from = 0;
 };
 
 // Executors of one rank each, driven together.
@@ -111,8 +112,10 @@ class GpuRanks final : public StepRunner {
     options.barrier = o.barrier;
     for (std::size_t r = 0; r < groups_.size(); ++r) {
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[r], compiled_.constants, 1));
-      const cuda::DeviceOptions device{
-          .processors = o.processors[r], .peer_links = o.way == Way::kGpu, .shares_from = o.shares_from};
+      const cuda::DeviceOptions device{.processors = o.processors[r],
+                                       .peer_links = o.way == Way::kGpu,
+                                       .told_rows = o.told_rows,
+                                       .shares_from = o.shares_from};
       executors_.push_back(cuda::make_device_executor(gpus_[r], device));
     }
     prepare(options);

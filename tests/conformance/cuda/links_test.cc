@@ -277,6 +277,35 @@ TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
   }
 }
 
+// Steps of up to 16 rows exchange sums by words, those beyond few rows nothing else so.
+TEST(GpuPerRankInEachOthersMemory, ToldRowsGiveTheBytesOfOneLaunch) {
+  const auto prompt = random_tokens(35, 6);
+  TokenGraphOptions o;
+  o.heads = o.kv_heads = 8;
+  o.layers = 2;
+  const DecoderModel model = llama_tokens(o);
+  for (const int ranks : {2, 4}) {
+    RunnerSetup one = one_launch(ranks, Link::kDirect);
+    one.options.device.processors = 1;
+    one.options.device.told_rows = cuda::kFewRows;
+    const Rows expected = run_greedy(*make_runner(model, one), prompt, 11, 3);
+    one.options.device.told_rows = 16;
+    one.options.device.processors = 8 / ranks;
+    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, one), prompt, 11, 3))) << ranks;
+    for (const Options& schedule : schedules()) {
+      const auto world = std::make_shared<World>(schedule);
+      GpuRanks gpus(model, {.world = world,
+                            .processors = std::vector<int>(static_cast<std::size_t>(ranks), 2),
+                            .way = Way::kGpu,
+                            .first_count = ~uint64_t{0} - 5,
+                            .told_rows = 16});
+      EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 11, 3))) << ranks << " ranks";
+      EXPECT_FALSE(world->failure());
+      if (ranks > 2) break;
+    }
+  }
+}
+
 // The test of the test: a raise before the flush would be seen.
 TEST(GpuPerRankByANic, WithoutTheFlushTheBytesDiffer) {
   if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs memory that the host maps";
