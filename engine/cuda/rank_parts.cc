@@ -15,8 +15,8 @@ constexpr std::size_t kProduced = 4;  // operand of kMatMul
 constexpr int32_t kMostRows = 32;
 // Of all ranks' parts in a rank's memory: of 70B's widths and depth, by eight ranks, those of eight rows take 670 MB.
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
-// Of a sum, that its rank's link carries beyond what it would if each rank added up a share (rank_shares.h), which takes
-// an instance and a trip more (cost/rates.h: 376 GB/s, 8 us).
+// Of a sum, that its rank's link carries beyond what it would if each rank added up a share (rank_shares.h), which
+// takes an instance and a trip more (cost/rates.h: 376 GB/s, 8 us).
 constexpr int64_t kMostLinkBytes = 3 << 20;
 // Floats that a row's parts begin at a multiple of; and so many that belong to nobody.
 constexpr int32_t kUnit = 16;

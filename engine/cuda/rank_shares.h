@@ -14,7 +14,7 @@
 namespace ark::cuda {
 
 struct RankShares {
-  // By instance of a step: the number, from 1 on, of the sum that it sends or adds up; 0: it does neither, or all of it.
+  // By instance of a step: the number, from 1 on, of the sum that it sends or adds up a share of; 0: it does neither.
   std::vector<int32_t> number;
   int32_t count = 0;     // of a step's sums
   int64_t elements = 0;  // of the largest; 0: there are none

@@ -124,7 +124,8 @@ ARK_DEVICE void cut_items(const Block& b) {
   if (b.lane == 0) *at<u64>(b.rank->longest) = static_cast<u64>(longest);
 }
 
-// A step of few rows, or of sums over ranks that are exchanged by words, takes the other half of the memory than the one before (engine/cuda/lamport.h).
+// A step of few rows takes the other half of the memory than the one before (engine/cuda/lamport.h); so does, of its
+// own, one whose sums over ranks go by words.
 ARK_DEVICE void count_lamport(const Block& b) {
   const i32 rows = most_rows(b);
   if (b.thread != 0 || b.rank->lamport == 0) return;

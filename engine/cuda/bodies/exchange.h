@@ -36,9 +36,9 @@ struct Send : Quiet {
   }
 };
 
-// Elements [first, end) of a sum over ranks, in a step of up to 32 rows, of parts that say themselves that they are there:
-// four of a thread at once. They are cleared for the step after the next, which finds them so: ranks come to it through
-// all of the step between (fence_parts).
+// Elements [first, end) of a sum over ranks, in a step of up to 32 rows, of parts that say themselves that they are
+// there: four of a thread at once. They are cleared for the step after the next, which finds them so: ranks come to it
+// through all of the step between (fence_parts).
 template <int kRanks>
 ARK_APART void add_told(const LoopParameters& p, u32 instance, i32 first, i32 end) {
   Block b = open_turn_block(p);

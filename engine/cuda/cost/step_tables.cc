@@ -44,8 +44,9 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   std::vector<const RankImage*> views;
   std::vector<RankPlaces> places(setups.size());
   for (std::size_t r = 0; r < setups.size(); ++r) {
-    images.push_back(std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles,
-                                                 RankWays{.tells = setups.size() > 1, .shares = setups.size() > 1}));
+    images.push_back(
+        std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles,
+                                    RankWays{.tells = setups.size() > 1, .shares = setups.size() > 1}));
     views.push_back(images.back().get());
     places[r].weights = kWeights;
     places[r].arena = kArenas + r * kArena;

@@ -250,8 +250,8 @@ TEST(GpuPerRankInEachOthersMemory, TwoFourAndEightGpusGiveTheBytesOfOneLaunch) {
   }
 }
 
-// Steps of few rows and of many in turns: each rank adds up its share of the latter's sums. Of two ranks to eight, whose
-// processors have few elements or none. Also where ranks are of one launch.
+// Steps of few rows and of many in turns: each rank adds up its share of the latter's sums. Of two ranks to eight,
+// whose processors have few elements or none. Also where ranks are of one launch.
 TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
   const auto prompt = random_tokens(27, 6);
   TokenGraphOptions o;
@@ -277,12 +277,14 @@ TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
   }
 }
 
-// Steps of up to 16 rows exchange sums by words, those beyond few rows nothing else so.
+// Steps of up to 16 rows exchange sums by words, those beyond few rows nothing else so. One processor has several tiles
+// of such a sum, of which shares would be taken else.
 TEST(GpuPerRankInEachOthersMemory, ToldRowsGiveTheBytesOfOneLaunch) {
   const auto prompt = random_tokens(35, 6);
   TokenGraphOptions o;
   o.heads = o.kv_heads = 8;
   o.layers = 2;
+  o.head_dim = 32, o.hidden = 256;
   const DecoderModel model = llama_tokens(o);
   for (const int ranks : {2, 4}) {
     RunnerSetup one = one_launch(ranks, Link::kDirect);
@@ -290,15 +292,18 @@ TEST(GpuPerRankInEachOthersMemory, ToldRowsGiveTheBytesOfOneLaunch) {
     one.options.device.told_rows = cuda::kFewRows;
     const Rows expected = run_greedy(*make_runner(model, one), prompt, 11, 3);
     one.options.device.told_rows = 16;
+    one.options.device.shares_from = 100;
     one.options.device.processors = 8 / ranks;
     EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, one), prompt, 11, 3))) << ranks;
     for (const Options& schedule : schedules()) {
       const auto world = std::make_shared<World>(schedule);
-      GpuRanks gpus(model, {.world = world,
-                            .processors = std::vector<int>(static_cast<std::size_t>(ranks), 2),
-                            .way = Way::kGpu,
-                            .first_count = ~uint64_t{0} - 5,
-                            .told_rows = 16});
+      GpuRanks gpus(model,
+                    {.world = world,
+                     .processors = std::vector<int>(static_cast<std::size_t>(ranks), ranks == 2 ? 1 : 2),
+                     .way = Way::kGpu,
+                     .first_count = ~uint64_t{0} - 5,
+                     .told_rows = 16,
+                     .shares_from = 100});
       EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 11, 3))) << ranks << " ranks";
       EXPECT_FALSE(world->failure());
       if (ranks > 2) break;
