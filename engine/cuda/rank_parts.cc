@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kProduced = 4;  // operand of kMatMul
 constexpr int32_t kMostRows = 32;
 // Of all ranks' parts in a rank's memory: of 70B's widths and depth, by eight ranks, those of eight rows take 670 MB.
-constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+constexpr int64_t kMostBytes = int64_t{1} << 30;
 // Of a sum, that its rank's link carries beyond what it would if each rank added up a share (rank_shares.h), which
 // takes an instance and a trip more (cost/rates.h: 376 GB/s, 8 us).
 constexpr int64_t kMostLinkBytes = 3 << 20;
@@ -38,9 +38,8 @@ class PartsFinder {
     for (std::size_t i = 0; i < all_.size(); ++i) {
       if (code(i) == OpCode::kRecvReduce) look_at(i);
     }
-    while (found_.rows > kFewRows && !is_small()) found_.rows /= 2;
-    const bool is_possible = found_.bytes() * static_cast<uint64_t>(p_.ranks) <= kMostBytes;
-    if (!is_possible || !meets_in_each_step() || !settle()) begin();
+    found_.rows = told_rows(p_.ranks, widest_, found_.pitch, most_rows_);
+    if (found_.rows == 0 || !meets_in_each_step() || !settle()) begin();
     if (found_.pitch == kUnit) found_.pitch = 0;
     return std::move(found_);
   }
@@ -52,11 +51,6 @@ class PartsFinder {
     found_.settles = found_.place;
     found_.product.assign(all_.size(), kNone);
     found_.pitch = kUnit;
-  }
-  bool is_small() const {
-    const int64_t ranks = p_.ranks, bytes = int64_t{found_.rows} * widest_ * 4;
-    return found_.bytes() * static_cast<uint64_t>(ranks) <= kMostBytes &&
-           bytes * (ranks - 1) * (ranks - 2) / ranks <= kMostLinkBytes;
   }
   OpCode code(std::size_t i) const { return p_.variants[p_.phases[all_[i].phase].variant].code; }
   BufferId operand(std::size_t i, std::size_t n) const {
@@ -163,6 +157,15 @@ class PartsFinder {
 };
 
 }  // namespace
+
+int32_t told_rows(int64_t ranks, int64_t widest, int64_t pitch, int32_t most) {
+  for (int32_t rows = most;; rows = std::max(kFewRows, rows / 2)) {
+    const bool is_small = 2 * 4 * ranks * rows * pitch <= kMostBytes,
+               is_quick = 4 * rows * widest * (ranks - 1) * (ranks - 2) / ranks <= kMostLinkBytes;
+    if (is_small && (is_quick || rows == kFewRows)) return rows;
+    if (rows == kFewRows) return 0;
+  }
+}
 
 uint64_t RankParts::bytes() const {
   return uint64_t{2} * static_cast<uint64_t>(rows) * static_cast<uint64_t>(pitch) * 4;

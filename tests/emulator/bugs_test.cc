@@ -113,9 +113,9 @@ Rows run_between_few(StepRunner& runner) {
   return run_at_once(runner);
 }
 
-// The same, of sends of more rows: those of eleven are told.
+// The same, of sends of sixteen rows: those of eleven are told.
 Rows run_between_told(StepRunner& runner) {
-  const auto run_sends = [&] { return run_greedy(runner, random_tokens(20, 7, 101), 20, 1); };
+  const auto run_sends = [&] { return run_greedy(runner, random_tokens(16, 7, 101), 16, 1); };
   run_sends();
   run_at_once(runner);
   return run_sends();
@@ -143,9 +143,9 @@ class OnDecoder {
     setup.options.device.numerics = numerics;
     return *this;
   }
-  // Whose ranks add up their shares of sums.
   // Of steps whose sums over ranks go by words; else few.
   OnDecoder with_told_rows(int32_t rows) && { return decoder_->setup.options.device.told_rows = rows, *this; }
+  // Whose ranks add up their shares of sums.
   OnDecoder with_shares() && { return decoder_->setup.options.device.shares_from = 1, *this; }
   OnDecoder with_processors(int32_t count) && {
     return decoder_->setup.options.device.processors = count, *this;
@@ -366,8 +366,8 @@ std::vector<Bug> device_bugs() {
   const OnDecoder sent(run_at_once), between_few(run_between_few);
   const OnDecoder shared = OnDecoder(run_at_once).with_shares();
   // Whose sums over ranks go by words, but nothing else.
-  const OnDecoder told_rows = OnDecoder(run_between_few).with_told_rows(16),
-                  between_told = OnDecoder(run_between_told).with_told_rows(16);
+  const OnDecoder told_rows = OnDecoder(run_between_few).with_told_rows(12),
+                  between_told = OnDecoder(run_between_told).with_told_rows(12);
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
   // Whose warps' first keys lie in few pages.

@@ -35,8 +35,9 @@ struct Loop {
   int32_t tokens = 11;  // of the prompt: many of them take wide tiles
   int64_t hidden = 64, intermediate = 384;
   int arch = 900;
-  int32_t processors = 3;  // of a rank
-  int64_t window = 0;      // of attention
+  int32_t processors = 3;   // of a rank
+  int64_t window = 0;       // of attention
+  int64_t shares_from = 0;  // DeviceOptions
 
   int32_t most_tokens() const { return std::max(32, tokens); }
 };
@@ -60,6 +61,7 @@ RunnerSetup setup_of(const Loop& loop, int32_t processors) {
   setup.activations = Activations::kF32;
   setup.options.device.processors = processors;
   setup.options.device.groups = loop.groups;
+  setup.options.device.shares_from = loop.shares_from;
   // However long the host takes from step to step: what a loop that has parked does as it starts again is counted as
   // the step's.
   setup.options.device.linger = std::chrono::hours(1);
@@ -136,7 +138,7 @@ class Differences {
         processors * loop.ranks, loop.arch == 900 ? 227 << 10 : 163 << 10, 1 << 20, loop.ranks);
     for (std::size_t step = 0; step < driven.steps.size(); ++step) {
       const StepTables tables(ranks, ragged_options(model, setup), machine, loop.numerics, loop.groups,
-                              driven.steps[step]);
+                              driven.steps[step], {.shares_from = loop.shares_from});
       for (std::size_t n = 0; n < tables.instances().size(); ++n) compare(tables, step, static_cast<int>(n));
     }
   }
@@ -216,7 +218,11 @@ INSTANTIATE_TEST_SUITE_P(
         Loop{"llama_f16_row_blocks", false, DType::kF16, 0, 0, 1, DType::kF16, 16, cuda::Numerics::kExact, 11,
              1024, 448, 900, 8},
         Loop{"gpt2_f16_wide_groups", true, DType::kF16, 0, 2, 1, DType::kF16, 16, cuda::Numerics::kFast, 70},
-        Loop{"llama_bf16_two_ranks", false, DType::kBF16, 0, 0, 2}),
+        // Sums over ranks of the prompt's forty rows go by sends, or by shares; those of other steps by words.
+        Loop{"llama_bf16_two_ranks", false, DType::kBF16, 0, 0, 2, DType::kF32, 16, cuda::Numerics::kExact,
+             40},
+        Loop{"llama_bf16_shares_of_two_ranks", false, DType::kBF16, 0, 0, 2, DType::kF32, 16,
+             cuda::Numerics::kExact, 40, 64, 384, 900, 3, 0, 1}),
     [](const auto& test) { return std::string(test.param.name); });
 
 // ---- lies: one a block, so that one kernel tells them all

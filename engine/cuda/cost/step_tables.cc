@@ -37,16 +37,17 @@ StepMachine machine_of(int32_t processors, int32_t shared_per_block, int64_t l2_
 }
 
 StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions options,
-                       const StepMachine& machine, Numerics numerics, int32_t groups, const StepShape& shape)
+                       const StepMachine& machine, Numerics numerics, int32_t groups, const StepShape& shape,
+                       RankWays ways)
     : program_(setups[0].program), machine_(machine), variants_(programs_of(setups), numerics) {
   options.processors = machine.processors;
+  ways.tells = ways.shares = setups.size() > 1;
   std::vector<std::unique_ptr<RankImage>> images;
   std::vector<const RankImage*> views;
   std::vector<RankPlaces> places(setups.size());
   for (std::size_t r = 0; r < setups.size(); ++r) {
     images.push_back(
-        std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles,
-                                    RankWays{.tells = setups.size() > 1, .shares = setups.size() > 1}));
+        std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles, ways));
     views.push_back(images.back().get());
     places[r].weights = kWeights;
     places[r].arena = kArenas + r * kArena;

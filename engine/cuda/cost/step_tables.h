@@ -32,10 +32,10 @@ StepMachine machine_of(int32_t processors, int32_t shared_per_block, int64_t l2_
 
 class StepTables {
  public:
-  // Of rank 0 of `setups`, which are all ranks. `options`: limits and max_items; processors are the machine's.
-  // Throws Error(kUnsupported) naming the node that no device has code for.
+  // Of rank 0 of `setups`, which are all ranks and go all `ways`, whose flags are not read. `options`: limits and
+  // max_items; processors are the machine's. Throws Error(kUnsupported) naming the node that no device has code for.
   StepTables(const std::vector<RankSetup>& setups, ExecutorOptions options, const StepMachine& machine,
-             Numerics numerics, int32_t groups, const StepShape& shape);
+             Numerics numerics, int32_t groups, const StepShape& shape, RankWays ways = {});
 
   const Program& program() const { return *program_; }
   const StepMachine& machine() const { return machine_; }
