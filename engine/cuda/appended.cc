@@ -38,7 +38,7 @@ class Finder {
   }
 
  private:
-  OpCode code(std::size_t i) const { return p_.variants[p_.phases[all_[i].phase].variant].code; }
+  OpCode code(std::size_t i) const { return code_of(p_, all_[i]); }
   bool is_append(std::size_t i) const {
     return code(i) == OpCode::kKvAppend || code(i) == OpCode::kRotaryAppend;
   }

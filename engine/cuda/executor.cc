@@ -150,8 +150,8 @@ class Device final : public DeviceExecutor {
   RankWays wanted_ways() const {
     return {.told_rows = device_.told_rows, .shares_from = device_.shares_from};
   }
-  // What ranks that reach each other's memory do there, if all plan that alike: exchange by words in steps of few rows,
-  // and add up shares in those of many, processor by processor.
+  // What ranks that reach each other's memory do there, if all plan that alike: exchange sums by words in steps of
+  // up to 32 rows, and add up shares in those of many, processor by processor.
   void make_images() {
     const bool may = peers_ ? peers_->reaches_all() : setups_[0].group == nullptr;
     RankWays wanted = wanted_ways();

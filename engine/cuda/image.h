@@ -299,8 +299,8 @@ struct alignas(16) RankTables {
   // By rank, in its memory: u64 [kMaxParts][kMostSharing], by rank and processor the last sum (of all steps', from 1
   // on) whose share it has stored; then f32 [elements], the sums (engine/cuda/rank_shares.h).
   u64 shares[kMaxParts];
-  i32 shares_from, shares_per_step;  // sums are of more such tiles of sends
-  i32 part_rows, part_pitch;         // of steps, at most; a multiple of 16
+  i32 shares_from, shares_per_step;  // sums are of more such tiles of sends; so many in a step, shared or not
+  i32 part_rows, part_pitch;         // rows of a step that has parts, at most; a multiple of 16
   i32 lamport_pitch;                 // a multiple of 16
   i32 writes_results;                // the rank whose results the host reads
   i32 max_rows;

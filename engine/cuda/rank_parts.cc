@@ -52,11 +52,8 @@ class PartsFinder {
     found_.product.assign(all_.size(), kNone);
     found_.pitch = kUnit;
   }
-  OpCode code(std::size_t i) const { return p_.variants[p_.phases[all_[i].phase].variant].code; }
-  BufferId operand(std::size_t i, std::size_t n) const {
-    const Phase& phase = p_.phases[all_[i].phase];
-    return resolve(p_, phase, phase.operands[n], all_[i].trip);
-  }
+  OpCode code(std::size_t i) const { return code_of(p_, all_[i]); }
+  BufferId operand(std::size_t i, std::size_t n) const { return resolve(p_, all_[i], n); }
   bool touches(std::size_t i, BufferId buffer, bool writes) const {
     return std::ranges::any_of(accesses_[i],
                                [&](const Access& a) { return a.buffer == buffer && a.writes == writes; });

@@ -38,17 +38,15 @@ class SharesFinder {
       // The sums before have been taken out of where these are stored by whoever has sent its parts of these.
       if (send == i || send < last || !fits(i)) continue;
       found_.number[send] = found_.number[i] = ++found_.count;
+      found_.elements = std::max(found_.elements, elements_of(i));
       last = i;
     }
     return found_;
   }
 
  private:
-  OpCode code(std::size_t i) const { return p_.variants[p_.phases[all_[i].phase].variant].code; }
-  BufferId operand(std::size_t i, std::size_t n) const {
-    const Phase& phase = p_.phases[all_[i].phase];
-    return resolve(p_, phase, phase.operands[n], all_[i].trip);
-  }
+  OpCode code(std::size_t i) const { return code_of(p_, all_[i]); }
+  BufferId operand(std::size_t i, std::size_t n) const { return resolve(p_, all_[i], n); }
 
   // The instance that sends this rank's part of a sum to all others; `reduce`: there is none.
   std::size_t send_of(std::size_t reduce) const {
@@ -73,19 +71,19 @@ class SharesFinder {
   }
 
   // All ranks' parts, by fours of elements, in some steps enough of them.
-  bool fits(std::size_t reduce) {
+  bool fits(std::size_t reduce) const {
     const std::size_t operands = p_.phases[all_[reduce].phase].operands.size();
     const bool has_ids = code(reduce) == OpCode::kRecvRows;
     if (std::cmp_not_equal(operands, p_.ranks + has_ids + 3)) return false;
-    const BufferId out = operand(reduce, operands - 1);
-    const std::vector<int32_t>& dims = p_.buffers[out].dims;
+    const std::vector<ValId>& dims = p_.buffers[operand(reduce, operands - 1)].dims;
     const int64_t width = dims.empty() ? 0 : p_.vals[dims.back()].e.constant().value_or(0);
-    const int64_t elements = max_bytes(p_, out) / 4;
-    if (max_bytes(p_, operand(reduce, 0)) != elements * 4 || width == 0 || width % kFour != 0 ||
-        elements <= found_.from || elements > INT32_MAX || found_.count == INT16_MAX)
-      return false;
-    found_.elements = std::max(found_.elements, elements);
-    return true;
+    const int64_t elements = elements_of(reduce);
+    return max_bytes(p_, operand(reduce, 0)) == elements * 4 && width > 0 && width % kFour == 0 &&
+           elements > found_.from && elements <= INT32_MAX && found_.count < INT16_MAX;
+  }
+  // At most, of its output.
+  int64_t elements_of(std::size_t reduce) const {
+    return max_bytes(p_, operand(reduce, p_.phases[all_[reduce].phase].operands.size() - 1)) / 4;
   }
 
   const Program& p_;

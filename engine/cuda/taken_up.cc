@@ -22,12 +22,9 @@ class NormFinder {
   }
 
  private:
-  OpCode code(std::size_t i) const { return p_.variants[p_.phases[all_[i].phase].variant].code; }
+  OpCode code(std::size_t i) const { return code_of(p_, all_[i]); }
   // kNone: there is none.
-  BufferId operand(std::size_t i, std::size_t n) const {
-    const Phase& phase = p_.phases[all_[i].phase];
-    return resolve(p_, phase, phase.operands[n], all_[i].trip);
-  }
+  BufferId operand(std::size_t i, std::size_t n) const { return resolve(p_, all_[i], n); }
   Range memory(BufferId buffer) const { return memory_of(p_, binding_, root(p_, buffer)); }
   static bool overlap(const Range& a, const Range& b) { return a.begin < b.end && b.begin < a.end; }
   bool touches(std::size_t i, const Range& memory) const {

@@ -34,6 +34,14 @@ BufferId root(const Program& program, BufferId buffer) {
   return alias == kNone ? buffer : alias;
 }
 
+OpCode code_of(const Program& program, const Instance& instance) {
+  return program.variants[program.phases[instance.phase].variant].code;
+}
+BufferId resolve(const Program& program, const Instance& instance, std::size_t n) {
+  const Phase& phase = program.phases[instance.phase];
+  return resolve(program, phase, phase.operands[n], instance.trip);
+}
+
 int64_t max_bytes(const Program& program, BufferId buffer) {
   const Buffer& b = program.buffers[buffer];
   if (b.kind == BufferKind::kKvPage) return program.vals[b.dims[0]].max * page_bytes(program, b);

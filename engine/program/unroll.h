@@ -1,6 +1,7 @@
 // A program's step, unrolled: its phase instances in program order and what each one touches.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ std::vector<Instance> unroll(const Program& program);
 
 // The buffer of an operand in trip `trip`; kNone if the operand is absent.
 BufferId resolve(const Program& program, const Phase& phase, const Operand& operand, int32_t trip);
+// Of an instance: its phase's code, and the buffer of operand number `n`.
+OpCode code_of(const Program& program, const Instance& instance);
+BufferId resolve(const Program& program, const Instance& instance, std::size_t n);
 // The buffer that owns the memory: `buffer` itself, or what it is an alias of.
 BufferId root(const Program& program, BufferId buffer);
 Shape sizes(const Program& program, const Buffer& buffer);
