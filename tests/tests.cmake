@@ -67,6 +67,15 @@ target_link_libraries(ark_faults PRIVATE ${CMAKE_DL_LIBS})
 # (*_kernel.cc) are instrumented, nothing is linked with a sanitizer.
 if(NOT ARK_SANITIZE)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS tests/emulator/*.cc tests/conformance/cuda/*.cc)
+  # What each access of each emulated thread goes through is compiled well, in one unit.
+  set(emulator ${tests})
+  list(FILTER emulator INCLUDE REGEX "/emulator/(ptx/)?[a-z]+\\.cc$")
+  list(REMOVE_ITEM tests ${emulator})
+  add_library(emulator OBJECT EXCLUDE_FROM_ALL ${emulator})
+  target_link_libraries(emulator PRIVATE ark_base)
+  target_compile_options(emulator PRIVATE -O3 -fno-stack-protector)
+  ark_unite(emulator)
+  target_compile_definitions(emulator PUBLIC ARK_DEVICE_HEADER="tests/emulator/device_emulated.h")
   add_executable(emulator_test EXCLUDE_FROM_ALL ${tests})
   foreach(source ${tests})
     if(source MATCHES "_kernel\\.cc$")
@@ -74,9 +83,9 @@ if(NOT ARK_SANITIZE)
         "-fsanitize=thread;-g1;-fno-strict-aliasing;--param=tsan-instrument-func-entry-exit=0")
     endif()
   endforeach()
-  target_compile_definitions(emulator_test PRIVATE ARK_DEVICE_HEADER="tests/emulator/device_emulated.h"
+  target_compile_definitions(emulator_test PRIVATE
     ARK_EMULATOR_COMPILER="${CMAKE_CXX_COMPILER}" ARK_EMULATOR_CACHE="${CMAKE_BINARY_DIR}/emulator-cache")
-  target_link_libraries(emulator_test PRIVATE ark_engine ark_importer GTest::gtest GTest::gmock GTest::gtest_main)
+  target_link_libraries(emulator_test PRIVATE emulator ark_engine ark_importer GTest::gtest GTest::gmock GTest::gtest_main)
   ark_unite(emulator_test)
   set_target_properties(emulator_test PROPERTIES ENABLE_EXPORTS ON)  # loaded kernels call its hooks
   add_test(NAME emulator COMMAND emulator_test)

@@ -69,12 +69,12 @@ void Core::check(const void* p, uint64_t bytes, Access access, Place place, Site
   const uint8_t need = is_write || access == Access::kCopySource || !options.detector
                            ? Memory::kAllocated
                            : Memory::kAllocated | Memory::kInitialised;
-  const uint8_t never =
-      Memory::kInFlight | Memory::kShared | (is_write ? Memory::kConstant | Memory::kReadConstant : 0);
+  const Block& block = *fiber->warp->block;
+  const auto in_shared = static_cast<uint64_t>(static_cast<const std::byte*>(p) - block.shared);
+  const bool own_shared = in_shared < block.grid->request.shared_bytes;
+  const uint8_t never = Memory::kInFlight | (own_shared ? 0 : Memory::kShared) |
+                        (is_write ? Memory::kConstant | Memory::kReadConstant : 0);
   if (!match(states, bytes, need, never)) {
-    const Block& block = *fiber->warp->block;
-    const auto in_shared = static_cast<uint64_t>(static_cast<const std::byte*>(p) - block.shared);
-    const bool own_shared = in_shared < block.grid->request.shared_bytes;
     for (uint64_t i = 0; i < bytes; i++) {
       if (!(states[i] & Memory::kAllocated))
         refuse(Fault::kBounds, "byte " + std::to_string(i) + " is nobody's");

@@ -27,8 +27,12 @@ inline uint32_t count_of(const Clock& clock, ActorId actor) {
 inline bool covers(const Clock& a, const Clock& b) {
   if (a == b || !b) return true;
   if (!a || a->size() < b->size()) return false;
-  for (size_t i = 0; i < b->size(); i++) {
-    if ((*a)[i] < (*b)[i]) return false;
+  const uint32_t *x = a->data(), *y = b->data();
+  constexpr size_t kAtOnce = 64;  // in vectors
+  for (size_t i = 0, n = b->size(); i < n; i += kAtOnce) {
+    uint32_t less = 0;
+    for (size_t j = i, end = std::min(n, i + kAtOnce); j < end; j++) less |= x[j] < y[j];
+    if (less) return false;
   }
   return true;
 }

@@ -25,6 +25,7 @@ ActorId Detector::add_actors(int count, int engine) {
     throw Error(Code::kExhausted, "emulator: more than 65536 threads between two pauses of all kernels");
   }
   engines_.resize(next_actor_);
+  entries_.resize(next_actor_ / 32);
   for (int i = 0; i < count; i++) engines_[first + i] = i == engine;
   return static_cast<ActorId>(first);
 }
@@ -68,22 +69,18 @@ void Detector::add_reader(Cell& c, const Actor& actor, Place place) {
     }
     sets_[c.readers].push_back({c.reader, c.read_count, c.read_place});
   }
-  Reader* slot = nullptr;
-  for (Reader& r : sets_[c.readers]) {
-    if (r.actor == actor.id || is_ordered(actor, r.actor, r.count)) {
-      slot = &r;
-      break;
+  std::vector<Reader>& set = sets_[c.readers];
+  const uint32_t warp = actor.id / 32;
+  uint32_t& at = entries_[warp];
+  if (at >= set.size() || set[at].actor / 32 != warp) {
+    for (at = 0; at < set.size(); at++) {
+      if (set[at].actor / 32 == warp || is_ordered(actor, set[at].actor, set[at].count)) break;
     }
-    if (r.actor / 32 == actor.id / 32) {
-      if (turn_++ % 4 != 0) return;
-      slot = &r;
-      break;
-    }
+    if (at == set.size()) return set.push_back({actor.id, actor.own, place});
   }
-  if (slot) {
-    *slot = {actor.id, actor.own, place};
-  } else {
-    sets_[c.readers].push_back({actor.id, actor.own, place});
+  Reader& r = set[at];
+  if (r.actor == actor.id || is_ordered(actor, r.actor, r.count) || turn_++ % 4 == 0) {
+    r = {actor.id, actor.own, place};
   }
 }
 
@@ -107,12 +104,16 @@ const Race* Detector::read(const Actor& actor, const void* p, uint64_t bytes, Pl
   const auto* b = static_cast<const std::byte*>(p);
   Cell* c = &cell(b);
   Cell* end = &cell(b + bytes - 1) + 1;
+  const Cell* ordered = nullptr;  // whose write is none that this read races with
   for (; c != end; c++) {
     if (c->reader == actor.id && c->read_count == actor.own && !c->readers) continue;
-    if (c->write_count && c->writer != actor.id && !((c->write_place & kAtomic) && (place & kAtomic)) &&
-        !is_ordered(actor, c->writer, c->write_count)) {
+    const bool is_known = ordered && c->write_count == ordered->write_count && c->writer == ordered->writer &&
+                          c->write_place == ordered->write_place;
+    if (!is_known && c->write_count && c->writer != actor.id &&
+        !((c->write_place & kAtomic) && (place & kAtomic)) && !is_ordered(actor, c->writer, c->write_count)) {
       return report("read after write", actor, place, c->writer, c->write_place, p);
     }
+    ordered = c;
     add_reader(*c, actor, place);
   }
   return nullptr;

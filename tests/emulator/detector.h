@@ -81,6 +81,7 @@ class Detector {
   uint32_t next_actor_ = 0;
   uint32_t turn_ = 0;  // which lane of a warp an entry keeps
   std::vector<bool> engines_;
+  std::vector<uint32_t> entries_;  // of each warp: where its entry was in the set that it met last
   std::vector<std::vector<Reader>> sets_;
   std::vector<uint32_t> free_sets_;
   Race race_;

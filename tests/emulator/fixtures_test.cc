@@ -27,18 +27,18 @@ struct Published {
   std::vector<double> margins;  // of each token's logit over the next best
 };
 
-struct Fixture {
+struct PublishedDecoder {
   DecoderModel model;
   std::vector<Published> published;
   double tolerance = 0;
 };
 
-Fixture load(const std::string& name) {
+PublishedDecoder load(const std::string& name) {
   const auto folder = fixtures() / name;
   std::string why;
   auto model = read_decoder(folder / "model.onnx", why);
   if (!model) throw std::runtime_error(why);
-  Fixture f{*std::move(model), {}, 0};
+  PublishedDecoder f{*std::move(model), {}, 0};
   const auto expected = nlohmann::json::parse(std::ifstream(folder / "expected.json"));
   f.tolerance = expected.at("tolerance");
   for (const auto& entry : expected.at("greedy")) {
@@ -53,7 +53,7 @@ constexpr std::size_t kTokens = 3;  // generated a sequence
 using Logits = std::vector<std::vector<std::vector<float>>>;  // [sequence][token]
 
 // All sequences together, fed with the published tokens: chunks of any size, in any mix.
-Logits drive(StepRunner& runner, const Fixture& f, uint64_t seed) {
+Logits drive(StepRunner& runner, const PublishedDecoder& f, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Sequence> live;
   Logits logits(f.published.size());
@@ -97,9 +97,9 @@ RunnerSetup setup(int32_t ranks) {
 
 // tests/conformance/cuda/executor_test.cc derives it: two orders of sums of some hundred f32 products,
 // carried through a few layers.
-constexpr float kBound = 2.5e-4f;
+constexpr float kLogitsBound = 2.5e-4f;
 
-void expect_published(const Fixture& f, const Logits& cpu, const Logits& gpu) {
+void expect_published(const PublishedDecoder& f, const Logits& cpu, const Logits& gpu) {
   for (std::size_t i = 0; i < gpu.size(); ++i) {
     for (std::size_t t = 0; t < kTokens; ++t) {
       const std::vector<float>&want = cpu[i][t], &got = gpu[i][t];
@@ -110,7 +110,7 @@ void expect_published(const Fixture& f, const Logits& cpu, const Logits& gpu) {
       float scale = 1;
       for (const float v : want) scale = std::max(scale, std::fabs(v));
       for (std::size_t j = 0; j < want.size(); ++j) {
-        ASSERT_TRUE(std::fabs(want[j] - got[j]) <= kBound * scale)
+        ASSERT_TRUE(std::fabs(want[j] - got[j]) <= kLogitsBound * scale)
             << "sequence " << i << " token " << t << " logit " << j << ": " << want[j] << " and " << got[j];
       }
     }
@@ -126,7 +126,7 @@ class EmulatedDecoder : public testing::TestWithParam<FixtureRuns> {};
 
 TEST_P(EmulatedDecoder, GivesThePublishedTokensInEverySchedule) {
   if (!std::filesystem::exists(fixtures() / GetParam().name)) GTEST_SKIP() << fixtures() << " is missing";
-  const Fixture f = load(GetParam().name);
+  const PublishedDecoder f = load(GetParam().name);
   RunnerSetup lockstep = setup(1);
   lockstep.options.lockstep = true;
   const Logits cpu = drive(*make_runner(f.model, lockstep), f, 1);

@@ -77,7 +77,7 @@ DecoderModel model_of(bool is_gpt2, TokenGraphOptions o) {
   return gpt2_tokens(o);
 }
 
-struct Case {
+struct WideCase {
   const char* name;
   bool is_gpt2;
   DType weight;
@@ -87,10 +87,10 @@ struct Case {
   DType kv = DType::kF32;
 };
 
-class WideProducts : public ::testing::TestWithParam<Case> {};
+class WideProducts : public ::testing::TestWithParam<WideCase> {};
 
 TEST_P(WideProducts, AreNearTheCpu) {
-  const Case& c = GetParam();
+  const WideCase& c = GetParam();
   TokenGraphOptions o = shape_of(c.weight);
   o.head_dim = c.head_dim;
   const DecoderModel model = model_of(c.is_gpt2, o);
@@ -122,19 +122,19 @@ TEST_P(WideProducts, AreNearTheCpu) {
 }
 INSTANTIATE_TEST_SUITE_P(
     All, WideProducts,
-    ::testing::Values(Case{"Gpt2InF16", true, DType::kF16, 200, 1, 3, 1},
-                      Case{"Gpt2InBf16ByGroups", true, DType::kBF16, 150, 1, 5, 2},
-                      Case{"LlamaInBf16", false, DType::kBF16, 200, 1, 3, 1},
-                      Case{"LlamaInF16ByGroups", false, DType::kF16, 257, 1, 3, 4},
-                      Case{"LlamaOnTwoRanks", false, DType::kBF16, 200, 2, 2, 1},
-                      Case{"LlamaOnTwoRanksByGroups", false, DType::kBF16, 130, 2, 3, 2},
-                      Case{"RowsOfOneEightAWarp", false, DType::kBF16, 21, 1, 1, 1},
-                      Case{"RowsOfOneEightAWarpByGroups", false, DType::kF16, 32, 1, 3, 4},
-                      Case{"RowsOfTwoEightsAWarp", false, DType::kF16, 47, 1, 1, 1},
-                      Case{"RowsOfThreeEightsAWarpOnTwoRanks", false, DType::kBF16, 90, 2, 2, 2},
-                      Case{"Gpt2sLastRowAlone", true, DType::kF16, 129, 1, 2, 1},
-                      Case{"HeadsThatLieInTwoPanels", false, DType::kF16, 140, 1, 3, 1, 24},
-                      Case{"KeysWithScales", false, DType::kF16, 140, 1, 3, 1, 32, DType::kI8}),
+    ::testing::Values(WideCase{"Gpt2InF16", true, DType::kF16, 200, 1, 3, 1},
+                      WideCase{"Gpt2InBf16ByGroups", true, DType::kBF16, 150, 1, 5, 2},
+                      WideCase{"LlamaInBf16", false, DType::kBF16, 200, 1, 3, 1},
+                      WideCase{"LlamaInF16ByGroups", false, DType::kF16, 257, 1, 3, 4},
+                      WideCase{"LlamaOnTwoRanks", false, DType::kBF16, 200, 2, 2, 1},
+                      WideCase{"LlamaOnTwoRanksByGroups", false, DType::kBF16, 130, 2, 3, 2},
+                      WideCase{"RowsOfOneEightAWarp", false, DType::kBF16, 21, 1, 1, 1},
+                      WideCase{"RowsOfOneEightAWarpByGroups", false, DType::kF16, 32, 1, 3, 4},
+                      WideCase{"RowsOfTwoEightsAWarp", false, DType::kF16, 47, 1, 1, 1},
+                      WideCase{"RowsOfThreeEightsAWarpOnTwoRanks", false, DType::kBF16, 90, 2, 2, 2},
+                      WideCase{"Gpt2sLastRowAlone", true, DType::kF16, 129, 1, 2, 1},
+                      WideCase{"HeadsThatLieInTwoPanels", false, DType::kF16, 140, 1, 3, 1, 24},
+                      WideCase{"KeysWithScales", false, DType::kF16, 140, 1, 3, 1, 32, DType::kI8}),
     [](const auto& info) { return std::string(info.param.name); });
 
 struct ExactCase {

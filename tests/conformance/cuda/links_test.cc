@@ -253,7 +253,7 @@ TEST(GpuPerRankInEachOthersMemory, TwoFourAndEightGpusGiveTheBytesOfOneLaunch) {
 // Steps of few rows and of many in turns: each rank adds up its share of the latter's sums. Of two ranks to eight,
 // whose processors have few elements or none. Also where ranks are of one launch.
 TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
-  const auto prompt = random_tokens(27, 6);
+  const auto prompt = random_tokens(14, 6);
   TokenGraphOptions o;
   o.heads = o.kv_heads = 8;
   o.layers = 2;
@@ -261,11 +261,11 @@ TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
     const DecoderModel model = ranks == 4 ? gpt2_tokens(o) : llama_tokens(o);
     RunnerSetup one = one_launch(ranks, Link::kDirect);
     one.options.device.processors = 1;
-    const Rows expected = run_greedy(*make_runner(model, one), prompt, 13, 3);
+    const Rows expected = run_greedy(*make_runner(model, one), prompt, 13, 2);
     one.options.device.told_rows = cuda::kFewRows;  // as GpuRanks has: else thirteen rows are told
     one.options.device.shares_from = 100;
     one.options.device.processors = 8 / ranks;
-    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, one), prompt, 13, 3))) << ranks;
+    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, one), prompt, 13, 2))) << ranks;
     const std::vector<int> processors(static_cast<std::size_t>(ranks), 2);
     const auto world = std::make_shared<World>(schedules()[ranks == 4 ? 1 : 0]);
     GpuRanks gpus(model, {.world = world,
@@ -273,15 +273,15 @@ TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
                           .way = Way::kGpu,
                           .first_count = ~uint64_t{0} - 5,
                           .shares_from = 100});
-    EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 13, 3))) << ranks << " ranks";
+    EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 13, 2))) << ranks << " ranks";
     EXPECT_FALSE(world->failure());
   }
 }
 
 // Steps of up to 16 rows exchange sums by words, those beyond few rows nothing else so. One processor has several tiles
-// of such a sum, of which shares would be taken else.
+// of such a sum, of which shares would be taken else. ARK_FULL=1: in other schedules, too.
 TEST(GpuPerRankInEachOthersMemory, ToldRowsGiveTheBytesOfOneLaunch) {
-  const auto prompt = random_tokens(35, 6);
+  const auto prompt = random_tokens(24, 6);
   TokenGraphOptions o;
   o.heads = o.kv_heads = 8;
   o.layers = 2;
@@ -307,7 +307,7 @@ TEST(GpuPerRankInEachOthersMemory, ToldRowsGiveTheBytesOfOneLaunch) {
                      .shares_from = 100});
       EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 11, 3))) << ranks << " ranks";
       EXPECT_FALSE(world->failure());
-      if (ranks > 2) break;
+      if (ranks > 2 || !std::getenv("ARK_FULL")) break;
     }
   }
 }
