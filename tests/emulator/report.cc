@@ -54,7 +54,7 @@ std::string Core::who(const Fiber& f) const {
 
 void Core::add_to_trace(const char* what, int64_t a, int64_t b, int64_t c) const {
   std::string text = what;
-  for (const int64_t n : {a, b, c}) text += " " + std::to_string(n);
+  for (const int64_t n : {a, b, c}) text.append(1, ' ').append(std::to_string(n));
   options.trace->push_back({fiber->ids.block, fiber->ids.thread, std::move(text)});
 }
 
