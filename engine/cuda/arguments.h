@@ -35,9 +35,9 @@ struct EmbedArguments {
 
 struct NormArguments {
   u64 x, scale, bias, out;  // [rows, width], ?[width], ?[width], [rows, width] floats or parts
-  // Of the product whose sums are taken up here (taken_up.h): ?[width], ?[rows, width].
-  u64 product_bias, product_residual;
-  Size width, product_epilogue;  // bits of its epilogue
+  // Of the product, or the sum over ranks, that is taken up here (taken_up.h): ?[width], ?[rows, width].
+  u64 taken_bias, taken_residual;
+  Size width, taken_epilogue;  // bits of its epilogue
   float epsilon;
 };
 

@@ -295,9 +295,13 @@ ARK_DEVICE bool tells(const Block& b) { return b.words->lamport != 0; }
 ARK_DEVICE bool tells_ranks(const Block& b, const Instance& i) {
   return kHasPeers && i.parts_at != 0 && b.words->parts != 0;
 }
-// A send that does nothing then; but, where it settles, it comes behind the sends before it.
+// Whether the norm behind adds up its ranks' parts; or this norm does.
+ARK_DEVICE bool is_by_norm(const Block& b, const Instance& i) {
+  return i.by_norm != 0 && tells(b) && tells_ranks(b, i);
+}
+// A send, or such a sum, that does nothing then; but, where it settles, it comes behind those before it.
 ARK_DEVICE bool is_left_out(const Block& b, const Instance& i) {
-  return tells_ranks(b, i) && i.messages > 0 && i.readers_period == 0;
+  return tells_ranks(b, i) && i.messages > 0 && (i.readers_period == 0 || is_by_norm(b, i));
 }
 // Of an instance's waits, those of this step.
 struct Waits {

@@ -61,7 +61,8 @@ void fill_embed(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
 }
 
 DeviceVariant norm_name(const PhaseOperands& p) {
-  return type("Norm", {flag(VariantFacts::of(p.variant()).rms), stored_type(p, 3)});
+  return type("Norm", {flag(VariantFacts::of(p.variant()).rms), stored_type(p, 3),
+                       std::to_string(std::min(p.program().ranks, kMaxParts))});
 }
 void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.norm.width = p.last_dim(0);

@@ -242,8 +242,8 @@ struct alignas(16) Instance {
     ConcatArguments concat;
     CopyArguments copy;
   };
-  // Of matrix products: what the streaming warp reads in the table of streams; of a norm that takes up a product's
-  // sums: that product's.
+  // Of matrix products: what the streaming warp reads in the table of streams; of a norm that takes up what a product's
+  // tiles share: that product's.
   Stream stream;
   // What it exchanges by rows that say themselves that they are there (engine/cuda/lamport.h); 0: not so.
   u64 lamport_x,
@@ -255,6 +255,7 @@ struct alignas(16) Instance {
   i16 few_waits, more_waits;
   i16 is_quiet;  // in steps whose instances exchange so nobody waits for its counter, nor is a peer told
   i16 links;     // of its messages: bits 1 << LinkKind
+  i16 by_norm;  // a sum over ranks that the norm behind adds up in such steps; or that norm (RankParts::taker)
 };
 static_assert(sizeof(Instance) == 432);
 

@@ -67,6 +67,7 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   if (image_.rank_parts_.pitch > 0) {
     to.parts_at = image_.rank_parts_.place[number];
     to.settles = static_cast<i16>(image_.rank_parts_.settles[number]);
+    to.by_norm = image_.rank_parts_.taker[number] != kNone;
   }
   if (image_.rank_shares_.elements > 0) to.share = static_cast<i16>(image_.rank_shares_.number[number]);
   fill_messages(to);
@@ -208,7 +209,10 @@ void InstanceFiller::fill_operands(std::size_t number, Instance& to) {
     to.lamport_out = lamport_place(image_.lamport_.out[number]);
   }
   if (const auto taken = image_.taken_up_.find(static_cast<int32_t>(number)); taken != image_.taken_up_.end())
-    fill_taken_up(taken->second, to);
+    fill_shared(taken->second, to);
+  const std::vector<int32_t>& takers = image_.rank_parts_.taker;
+  if (const auto sum = std::ranges::find(takers, static_cast<int32_t>(number)); sum != takers.end())
+    fill_rank_sum(static_cast<std::size_t>(sum - takers.begin()), to);
   if (!is_product(op.code)) return;
   fill_appended(to);
   to.lamport_sums = lamport_sums(stream_);
@@ -235,16 +239,28 @@ void InstanceFiller::fill_appended(Instance& to) {
   cuda::fill_appended(append, places, *part, image_.variants_.of(image_.number_, part->append), to);
 }
 
-// Of a norm: the product whose sums it takes up.
-void InstanceFiller::fill_taken_up(std::size_t stream, Instance& to) {
-  const ark::Instance& own = schedule_[at(image_.stream_instances_[stream])];
-  const PhaseOperands product(program_, program_.phases[own.phase], own.trip);
+// Of a norm: what it takes up, whose last operands are bias, residual and output.
+PhaseOperands InstanceFiller::fill_taken_up(std::size_t instance, Instance& to) {
+  const ark::Instance& own = schedule_[instance];
+  const PhaseOperands taken(program_, program_.phases[own.phase], own.trip);
+  const std::size_t residual = taken.count() - 2, bias = residual - 1;
+  to.norm.taken_bias = taken.has(bias) ? address(taken.id(bias)) : 0;
+  to.norm.taken_residual = taken.has(residual) ? address(taken.id(residual)) : 0;
+  to.norm.taken_epilogue = static_cast<Size>(taken.variant().epilogue);
+  return taken;
+}
+// What the tiles of a product share.
+void InstanceFiller::fill_shared(std::size_t stream, Instance& to) {
+  const PhaseOperands product = fill_taken_up(at(image_.stream_instances_[stream]), to);
   to.lamport_sums = lamport_sums(stream);
   to.stream = image_.stream_at(stream, places_);
   to.stream.m = product.one_size(0, 0, product.rank(0) - 1, "the number of rows");
-  to.norm.product_bias = product.has(2) ? address(product.id(2)) : 0;
-  to.norm.product_residual = product.has(3) ? address(product.id(3)) : 0;
-  to.norm.product_epilogue = static_cast<Size>(product.variant().epilogue);
+}
+// A sum over ranks, in steps of few rows.
+void InstanceFiller::fill_rank_sum(std::size_t instance, Instance& to) {
+  fill_taken_up(instance, to);
+  to.parts_at = image_.rank_parts_.place[instance];
+  to.by_norm = 1;
 }
 
 }  // namespace ark::cuda

@@ -28,7 +28,9 @@ class InstanceFiller {
   void fill_messages(Instance& to);
   void fill_operands(std::size_t number, Instance& to);
   void fill_appended(Instance& to);
-  void fill_taken_up(std::size_t stream, Instance& to);
+  PhaseOperands fill_taken_up(std::size_t instance, Instance& to);
+  void fill_shared(std::size_t stream, Instance& to);
+  void fill_rank_sum(std::size_t instance, Instance& to);
 
   uint64_t address(BufferId buffer) const;
   uint64_t lamport_place(int64_t floats) const;

@@ -163,10 +163,11 @@ void cover(LamportPlan& plan) {
   }
 }
 
-// What ranks exchange so: who adds up is told by the product of its own rank, as by the others'. Returns, by instance,
-// whether it is left out.
+// What ranks exchange so: who adds up is told by the product of its own rank, as by the others'. `more`: what norms access
+// that add up in others' place. Returns, by instance, whether it is left out.
 std::vector<bool> take_rank_parts(const Program& program, std::span<const ark::Instance> all,
-                                  const RankParts& of_ranks, LamportPlan& plan, Accesses& less) {
+                                  const RankParts& of_ranks, LamportPlan& plan, Accesses& less,
+                                  Accesses& more) {
   std::vector<bool> left_out(of_ranks.place.size());
   for (std::size_t i = 0; i < of_ranks.place.size(); ++i) {
     const Phase& phase = program.phases[all[i].phase];
@@ -174,11 +175,17 @@ std::vector<bool> take_rank_parts(const Program& program, std::span<const ark::I
     const int32_t product = of_ranks.product[i];
     if (of_ranks.place[i] == 0 || (!sends && product == kNone)) continue;
     const BufferId parts = root(program, resolve(program, phase, phase.operands[0], all[i].trip));
+    const int32_t taker = of_ranks.taker[i];
     less[static_cast<int32_t>(i)].push_back({parts, false});
-    left_out[i] = sends && of_ranks.settles[i] == 0;
+    left_out[i] = (sends || taker != kNone) && of_ranks.settles[i] == 0;
     if (sends) continue;
-    plan.told[i].push_back(product);
+    plan.told[taker == kNone ? i : at(taker)].push_back(product);
     less[product].push_back({parts, true});
+    if (taker == kNone) continue;
+    for (const Access& a : accesses_taken_up(program, all[i])) {
+      less[static_cast<int32_t>(i)].push_back(a);
+      more[taker].push_back(a);
+    }
   }
   return left_out;
 }
@@ -201,8 +208,10 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
     // The norm behind accesses these, as `more` says.
     for (const Access& a : accesses_taken_up(program, all[at(own.instance)])) less[own.instance].push_back(a);
   }
-  const std::vector<bool> left_out = take_rank_parts(program, all, of_ranks, plan, less);
-  plan.needed = dependencies(program, binding, also, more, appended.done(), less, sends.sent_by(), left_out);
+  Accesses with_sums = more;
+  const std::vector<bool> left_out = take_rank_parts(program, all, of_ranks, plan, less, with_sums);
+  plan.needed =
+      dependencies(program, binding, also, with_sums, appended.done(), less, sends.sent_by(), left_out);
   cover(plan);
   return plan;
 }

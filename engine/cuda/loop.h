@@ -244,7 +244,7 @@ ARK_APART void run_case(const LoopParameters& p, i32 n) {
   const Call call{b, *now.instances, now.messages};
   const Lineup line = Body::grid(call);
   Share share = share_of(p, n, line);
-  if constexpr (Body::kSends) {
+  if constexpr (Body::kIsLeftOut) {
     if (is_left_out(b, call.i)) share = left_out(b, call.i);
   }
   if (b.thread == 0) b.words->raises = share.raises;
@@ -300,7 +300,7 @@ ARK_APART bool end_instance(const LoopParameters& p, i32 n) {
     if (b.warp == 0) dev::cp_async_wait<0>();  // no copy may be on its way when the block ends
     const Instance& i = *instance_buffers(b, n).instances;
     // Who waited for words left no record; those of peers have a deadline.
-    const bool is_late = tells_ranks(b, i) && i.readers_period > 0 && !is_stopped(b);
+    const bool is_late = tells_ranks(b, i) && (i.readers_period > 0 || is_by_norm(b, i)) && !is_stopped(b);
     const LoopWait what = is_late ? LoopWait::kArrival : LoopWait::kPhase;
     if (b.thread == 0) give_up(p, what, i.phase, i.trip, b.step, 0, 0, is_late);
     return false;

@@ -61,6 +61,7 @@ void RankImage::plan_schedule() {
   const Program& p = *setup_.program;
   const std::vector<ark::Instance> instances = unroll(p);
   takers_ = takers(p, *setup_.binding, longest_row(tiles_));
+  rank_parts_.leave_to_norms(p, takers_);
   // For sums of device code, which the program does not know.
   std::vector<int32_t> also(instances.size(), kNone), after_attention = also;
   int32_t last_attention = kNone;

@@ -116,7 +116,7 @@ ARK_DEVICE bool signal_arrivals(Block& b, const Instance& i, const Message* mess
   return raise_peers(b, i, messages, static_cast<u64>(b.words->sent_bytes));
 }
 
-// Of a send that does nothing: one processor raises for all.
+// Of what does nothing: one processor raises for all.
 ARK_DEVICE Share left_out(const Block& b, const Instance& i) {
   const i32 all = b.processor == i.base ? static_cast<i32>(b.p.processors) : 0;
   return {{0, 0}, b.p.barrier != 0 ? 1 : all};

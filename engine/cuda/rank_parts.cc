@@ -18,6 +18,9 @@ constexpr int64_t kMostBytes = int64_t{1} << 30;
 // Of a sum, that its rank's link carries beyond what it would if each rank added up a share (rank_shares.h), which
 // takes an instance and a trip more (cost/rates.h: 376 GB/s, 8 us).
 constexpr int64_t kMostLinkBytes = 3 << 20;
+// Elements of a row that a norm adds up: a block takes a row, where sums by themselves are of many blocks. Of more, these
+// and the hop behind them take less (replayed: cost/).
+constexpr int64_t kLongestTakenUp = 4096;
 // Floats that a row's parts begin at a multiple of; and so many that belong to nobody.
 constexpr int32_t kUnit = 16;
 
@@ -50,6 +53,7 @@ class PartsFinder {
     found_.place.assign(all_.size(), 0);
     found_.settles = found_.place;
     found_.product.assign(all_.size(), kNone);
+    found_.taker = found_.product;
     found_.pitch = kUnit;
   }
   OpCode code(std::size_t i) const { return code_of(p_, all_[i]); }
@@ -150,7 +154,7 @@ class PartsFinder {
   std::vector<std::vector<Access>> accesses_;  // by instance
   std::vector<SymbolValues> steps_;            // of one token, and more, up to kMostRows
   int64_t widest_ = 0;                         // row of a sum
-  RankParts found_{.place = {}, .settles = {}, .product = {}, .pitch = kUnit};
+  RankParts found_{.place = {}, .settles = {}, .product = {}, .taker = {}, .pitch = kUnit};
 };
 
 }  // namespace
@@ -174,6 +178,15 @@ std::string RankParts::text() const {
     if (product[i] != kNone) text += std::to_string(i) + ":" + std::to_string(place[i]) + " ";
   }
   return text;
+}
+
+void RankParts::leave_to_norms(const Program& program, std::span<const int32_t> takers) {
+  const std::vector<ark::Instance> all = unroll(program);
+  for (std::size_t i = 0; i < product.size(); ++i) {
+    if (product[i] == kNone || takers[i] == kNone) continue;
+    const Buffer& x = program.buffers[resolve(program, all[at(takers[i])], 0)];
+    if (program.vals[x.dims.back()].max <= kLongestTakenUp) taker[i] = takers[i];
+  }
 }
 
 RankParts plan_rank_parts(const Program& program, const Appended& appended, int32_t rows) {

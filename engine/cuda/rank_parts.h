@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,15 +21,18 @@ struct RankParts {
   // By such an instance: messages of each of its channels that have been left out, this one the last, where the next
   // one is not; else 0. Peers count messages, and are told of these by then.
   std::vector<int32_t> settles;
-  // By instance: the product whose parts it adds up, or kNone.
-  std::vector<int32_t> product;
+  // By instance: the product whose parts it adds up, or kNone; of these, the norm that does so in its place in steps of
+  // few rows, or kNone: leave_to_norms().
+  std::vector<int32_t> product, taker;
   int32_t pitch = 0;        // floats of a row; 0: there are no parts
   int32_t rows = kFewRows;  // of the steps whose sums are exchanged so, at most
 
   // Of a rank's parts, in each rank's memory: [2 halves][rows][pitch].
   uint64_t bytes() const;
-  // Of ranks that plan alike.
+  // Of ranks that plan alike; who adds up is each rank's own affair.
   std::string text() const;
+  // `takers`: takers() (engine/cuda/taken_up.h).
+  void leave_to_norms(const Program& program, std::span<const int32_t> takers);
 };
 // RankParts::rows, where `most` are wanted, at most, kFewRows at least: as many as leave all ranks' parts room, and
 // go by their links no longer than shares of sums would (rank_shares.h), but few rows all the same. 0: these have no

@@ -8,7 +8,9 @@
 namespace ark::cuda {
 namespace {
 
-constexpr std::size_t kResidual = 3, kOut = 4;  // operands of kMatMul
+// Operands of kMatMul and kRecvReduce: the last ones.
+std::size_t out_of(const Phase& phase) { return phase.operands.size() - 1; }
+std::size_t residual_of(const Phase& phase) { return phase.operands.size() - 2; }
 
 class NormFinder {
  public:
@@ -34,13 +36,14 @@ class NormFinder {
   }
 
   int32_t taker_of(std::size_t i) const {
-    if (code(i) != OpCode::kMatMul) return kNone;
-    const BufferId out = operand(i, kOut);
+    if (code(i) != OpCode::kMatMul && code(i) != OpCode::kRecvReduce) return kNone;
+    const Phase& phase = p_.phases[all_[i].phase];
+    const BufferId out = operand(i, out_of(phase));
     std::size_t j = i + 1;
     // Up to the next product: its sums may lie where this one's do.
     while (j < all_.size() && !is_product(code(j)) && !touches(j, memory(out))) ++j;
     if (j == all_.size() || code(j) != OpCode::kNorm) return kNone;
-    const BufferId x = operand(j, 0), normed = operand(j, 3), residual = operand(i, kResidual);
+    const BufferId x = operand(j, 0), normed = operand(j, 3), residual = operand(i, residual_of(phase));
     const Buffer &of_product = p_.buffers[out], &of_norm = p_.buffers[x];
     const Expr& width = p_.vals[of_product.dims.back()].e;
     const int64_t n = width.constant().value_or(0);
@@ -48,7 +51,7 @@ class NormFinder {
         n > longest_row_ || p_.buffers[root(p_, out)].kind != BufferKind::kAct)
       return kNone;
     if (residual == kNone) return static_cast<int32_t>(j);
-    // The residual may have died with the product. Its place may be the norm's output, row by row.
+    // The residual may have died with the sum. Its place may be the norm's output, row by row.
     const Range from = memory(residual), to = memory(normed);
     const bool is_kept = !overlap(from, to) || from == to;
     for (std::size_t k = i + 1; k < j; ++k) {
@@ -69,13 +72,13 @@ std::vector<int32_t> takers(const Program& program, const Binding& binding, int6
   return NormFinder(program, binding, longest_row).run();
 }
 
-std::vector<Access> accesses_taken_up(const Program& program, const ark::Instance& product) {
-  const Phase& phase = program.phases[product.phase];
+std::vector<Access> accesses_taken_up(const Program& program, const ark::Instance& taken) {
+  const Phase& phase = program.phases[taken.phase];
   std::vector<Access> all;
-  for (const std::size_t n : {kResidual, kOut}) {
-    const BufferId buffer = resolve(program, phase, phase.operands[n], product.trip);
+  for (const std::size_t n : {residual_of(phase), out_of(phase)}) {
+    const BufferId buffer = resolve(program, phase, phase.operands[n], taken.trip);
     if (buffer != kNone && program.buffers[buffer].kind != BufferKind::kWeight)
-      all.push_back({root(program, buffer), n == kOut});
+      all.push_back({root(program, buffer), n == out_of(phase)});
   }
   return all;
 }

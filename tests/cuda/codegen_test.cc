@@ -51,11 +51,11 @@ TEST(Codegen, SourceDoesNotGrowWithDepth) {
 TEST(Codegen, DecodersRunTheseCasesOnTheDevice) {
   const std::vector<Program> llama = programs_of(false, 3, 2), gpt2 = programs_of(true, 3, 2);
   for (const char* name :
-       {"Embed<", "Norm<true, dev::f16>", "MatMul<dev::f16, 64, kParts>", "AppendedTile<kHalves, float>",
+       {"Embed<", "Norm<true, dev::f16, 2>", "MatMul<dev::f16, 64, kParts>", "AppendedTile<kHalves, float>",
         "Attention<float, 8, 8, float>", "SelectRows", "Send", "RecvReduce", "Sample"})
     EXPECT_TRUE(has(variants_of(llama), name)) << name;
   for (const char* name :
-       {"Norm<false, dev::f16>", "AppendedTile<kUnturned, float>", "Pointwise<Expression", "RecvReduce"})
+       {"Norm<false, dev::f16, 2>", "AppendedTile<kUnturned, float>", "Pointwise<Expression", "RecvReduce"})
     EXPECT_TRUE(has(variants_of(gpt2), name)) << name;
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/compile.h"
 #include "engine/cuda/image.h"
+#include "engine/cuda/taken_up.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 #include "tests/engine/token_graphs.h"
@@ -22,10 +23,6 @@ Program program_of(int32_t ranks, int64_t head_dim, int64_t layers = 3) {
   return compile_decoder(test::llama_tokens(shape), options).programs[0];
 }
 
-OpCode code(const Program& program, const ark::Instance& i) {
-  return program.variants[program.phases[i.phase].variant].code;
-}
-
 TEST(RankParts, AreOfEachSumOfAProduct) {
   for (const int32_t ranks : {2, 4, 8}) {
     const Program program = program_of(ranks, 8);
@@ -35,10 +32,10 @@ TEST(RankParts, AreOfEachSumOfAProduct) {
     int sums = 0, left_out = 0, settling = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (parts.place[i] == 0) continue;
-      if (is_send(code(program, all[i]))) ++left_out, settling += parts.settles[i] != 0;
-      if (code(program, all[i]) != OpCode::kRecvReduce) continue;
+      if (is_send(code_of(program, all[i]))) ++left_out, settling += parts.settles[i] != 0;
+      if (code_of(program, all[i]) != OpCode::kRecvReduce) continue;
       ++sums;
-      EXPECT_EQ(code(program, all[static_cast<std::size_t>(parts.product[i])]), OpCode::kMatMul);
+      EXPECT_EQ(code_of(program, all[static_cast<std::size_t>(parts.product[i])]), OpCode::kMatMul);
       EXPECT_EQ(parts.place[i] % 16, 0);
       EXPECT_TRUE(places.insert(parts.place[i]).second) << "two sums at one place";
       EXPECT_LE(parts.place[i] + 64, parts.pitch);
@@ -50,6 +47,30 @@ TEST(RankParts, AreOfEachSumOfAProduct) {
     for (std::size_t i = 0; i < all.size(); ++i)
       EXPECT_TRUE(parts.settles[i] == 0 || parts.settles[i] == sums) << i;
     EXPECT_EQ(parts.bytes(), uint64_t{2} * 32 * static_cast<uint64_t>(parts.pitch) * 4);
+  }
+}
+
+// Each sum's first reader is a norm: in steps of few rows it adds up, but rows that would take one block long.
+TEST(RankParts, AreLeftToTheNormsBehind) {
+  CompileOptions options;
+  options.ranks = 2;
+  for (const int64_t hidden : {512, 5120}) {
+    const test::TokenGraphOptions shape{
+        .layers = 2, .heads = 8, .kv_heads = 8, .head_dim = 8, .hidden = hidden};
+    const Compiled compiled = compile_decoder(test::llama_tokens(shape), options);
+    const Program& program = compiled.programs[0];
+    RankParts parts = plan_rank_parts(program, Appended(program));
+    parts.leave_to_norms(program, takers(program, compiled.bindings[0], longest_row(kLargeTiles)));
+    const std::vector<ark::Instance> all = unroll(program);
+    int left = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (parts.taker[i] < 0) continue;
+      ++left;
+      EXPECT_EQ(code_of(program, all[i]), OpCode::kRecvReduce);
+      EXPECT_EQ(parts.taker[i], static_cast<int32_t>(i) + 1);
+      EXPECT_EQ(code_of(program, all[i + 1]), OpCode::kNorm);
+    }
+    EXPECT_EQ(left, hidden == 512 ? 4 : 0);
   }
 }
 

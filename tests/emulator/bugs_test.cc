@@ -442,6 +442,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(divergent_collective, decode),
       ARK_DEVICE_BUG(early_join, grouped_rows),
       ARK_DEVICE_BUG(taken_up_without_barrier, alone),
+      ARK_DEVICE_BUG(added_up_without_barrier, decode),
       ARK_DEVICE_BUG(group_left_out, alone),
       ARK_DEVICE_BUG(missing_x_wait, row_halves),
       ARK_DEVICE_BUG(x_over_sums, rows),

@@ -9,7 +9,7 @@ namespace ark::cuda {
 // Into the slots of the messages, of which there are kPeers at most. Tile: kSendTile bytes.
 template <int kPeers>
 struct Send : Quiet {
-  static constexpr bool kSends = true;
+  static constexpr bool kSends = true, kIsLeftOut = true;
   ARK_DEVICE static i64 grid(const Call& call) { return grid_of(call); }
   ARK_DEVICE static Tiles bytes(const Call& call, Tiles tiles) {
     const i64 all = call.product(call.i.send.elements) * 4;
@@ -36,49 +36,22 @@ struct Send : Quiet {
   }
 };
 
-// Elements [first, end) of a sum over ranks, in a step of up to 32 rows, of parts that say themselves that they are
-// there: four of a thread at once. They are cleared for the step after the next, which finds them so: ranks come to it
-// through all of the step between (fence_parts).
+// Elements [first, end) of a sum over ranks, in a step of up to 32 rows.
 template <int kRanks>
 ARK_APART void add_told(const LoopParameters& p, u32 instance, i32 first, i32 end) {
   Block b = open_turn_block(p);
   const Call call{b, instance_at(instance), nullptr};
   const ReduceArguments& a = call.i.reduce;
-  const i32 width = call.size(a.width);
-  const i64 of_rank = static_cast<i64>(2 * b.rank->part_rows) * b.rank->part_pitch;
-  ARK_ROLLED
-  for (i32 e = first + b.thread * 4; e < end; e += kConsumers * 4) {
-    const Division place = divide(e, width);
-    EpilogueTerms terms[4];
-    terms_of_four(a, place.rest, e, terms);
-    float* const parts = at<float>(b.rank->parts) + part_row(b, call.i.parts_at, place.quotient) + place.rest;
-    dev::f32x4 v[kRanks];
-    u32 tries = 0;
-    u64 start = 0;
-    const auto are_there = [&] {
-      bool all = true;
-      ARK_UNROLL
-      for (int r = 0; r < kRanks; ++r)
-        v[r] = dev::ld_words<dev::Scope::sys>(reinterpret_cast<const dev::f32x4*>(parts + r * of_rank));
-      ARK_UNROLL
-      for (int r = 0; r < kRanks; ++r) all = all && is_there(v[r]);
-      if (!all) watch_peers(b, tries, start);
-      return all || ARK_BUG(parts_not_awaited);
-    };
-    wait_without_calls(b, parts, 0, are_there);
-    ARK_UNROLL
-    for (int r = 0; r < kRanks; ++r) {
-      if (!ARK_BUG(parts_not_cleared))
-        dev::st_words<dev::Scope::sys>(reinterpret_cast<dev::u32x4*>(parts + r * of_rank), absent());
-    }
-    dev::st_global(reinterpret_cast<dev::f32x4*>(at<float>(a.out) + e), sum_of_four(a, v, terms));
-  }
-  dev::sync_warp();  // lanes have waited each for itself
+  add_parts<kRanks>(b, call.i.parts_at, call.size(a.width), epilogue_of(a), first, end,
+                    [&](i32 e, const dev::f32x4& sums) {
+                      dev::st_global(reinterpret_cast<dev::f32x4*>(at<float>(a.out) + e), sums);
+                    });
 }
 
 // The sum of all ranks' parts, with its epilogue.
 template <int kRanks>
 struct RecvReduce : Quiet {
+  static constexpr bool kIsLeftOut = true;
   static_assert(kRanks >= 2 && kRanks <= kMaxParts);
   ARK_DEVICE static i64 grid(const Call& call) { return grid_of(call); }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {

@@ -38,6 +38,7 @@ ARK_DEVICE float epilogue(u32 bits, float v, const EpilogueTerms& terms) {
 // What bodies without messages of their own have.
 struct Quiet {
   static constexpr bool kSends = false;
+  static constexpr bool kIsLeftOut = false;  // in some steps: is_left_out()
   ARK_DEVICE static Tiles bytes(const Call&, Tiles) { return {0, 0}; }
   ARK_DEVICE static i64 grid(const Call& call) { return call.size(call.i.grid); }
   // All consumer threads, before other instances are waited for; the wait's barrier orders what it writes. `tiles`: the

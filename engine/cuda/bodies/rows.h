@@ -5,6 +5,7 @@
 #include "engine/cuda/bodies/codes.h"
 #include "engine/cuda/bodies/number.h"
 #include "engine/cuda/bodies/product_output.h"
+#include "engine/cuda/bodies/rank_sums.h"
 #include "engine/cuda/step_begin.h"
 
 namespace ark::cuda {
@@ -68,8 +69,8 @@ struct Embed : Quiet {
 // The block takes a row. X: what it stores (bodies/parts.h).
 //
 // Where a product whose tiles share outputs leaves them to the norm behind it (Stream::partials), its sums are taken up
-// here: x is written too.
-template <bool kRms, class X>
+// here: x is written too. So is what ranks add up, in steps of few rows (Instance::by_norm).
+template <bool kRms, class X, int kRanks>
 struct Norm : Quiet {
   static constexpr int kHeld = kRms ? 8 : 4;  // elements that a thread holds, with what they are scaled by
   // Floats at the start of the scratch; behind: a row taken up.
@@ -135,17 +136,17 @@ struct Norm : Quiet {
   // Row `row` of the product before: the sums of its groups, with its epilogue, to x and to scratch.
   ARK_DEVICE static void take_up(const Call& call, i32 groups, i64 row, i32 n, float* x, float* here) {
     const Stream& s = call.i.stream;
-    const u32 bits = static_cast<u32>(call.i.norm.product_epilogue);
+    const u32 bits = static_cast<u32>(call.i.norm.taken_epilogue);
     const Partials from(call, s, call.i.lamport_sums, call.size(s.m));
     const i32 panel_bits = log2_of(static_cast<u32>(s.panel));
     ARK_ROLLED
     for (i32 k = call.b.thread * 4; k < n; k += kConsumers * 4) {
       dev::f32x4 bias{}, residual{};
       if ((bits & kEpilogueBias) != 0)
-        bias = dev::ld_nc(reinterpret_cast<const dev::f32x4*>(at<const float>(call.i.norm.product_bias) + k));
+        bias = dev::ld_nc(reinterpret_cast<const dev::f32x4*>(at<const float>(call.i.norm.taken_bias) + k));
       if ((bits & kEpilogueResidual) != 0)
         residual = dev::ld_global(
-            reinterpret_cast<const dev::f32x4*>(at<const float>(call.i.norm.product_residual) + row * n + k));
+            reinterpret_cast<const dev::f32x4*>(at<const float>(call.i.norm.taken_residual) + row * n + k));
       float* first =
           from.first + place_of_partials(s, from.rows, 0, k >> panel_bits, row) + (k & (s.panel - 1));
       const dev::f32x4 sum =
@@ -160,6 +161,17 @@ struct Norm : Quiet {
     dev::sync_warp();
     consumers_sync();
   }
+  // The same row of the sum over ranks before.
+  ARK_DEVICE static void add_up(const Call& call, i64 row, i32 n, float* here) {
+    const i32 first = static_cast<i32>(row) * n;
+    float* const x = at<float>(call.i.norm.x);
+    add_parts<kRanks>(call.b, call.i.parts_at, n, epilogue_of(call.i.norm), first, first + n,
+                      [&](i32 e, const dev::f32x4& sums) {
+                        dev::st_global(reinterpret_cast<dev::f32x4*>(x + e), sums);
+                        *reinterpret_cast<dev::f32x4*>(here + (e - first)) = sums;
+                      });
+    if (!ARK_BUG(added_up_without_barrier)) consumers_sync();
+  }
 
   // The model's numbers come from memory, unless they are asked for before the wait.
   ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
@@ -167,7 +179,7 @@ struct Norm : Quiet {
     const i32 n = call.size(a.width);
     if (tiles.first >= tiles.last) return;
     const float* const numbers[] = {at<const float>(a.scale), at<const float>(a.bias),
-                                    at<const float>(a.product_bias)};
+                                    at<const float>(a.taken_bias)};
     ARK_ROLLED
     for (i32 k = call.b.thread * 32; k < n; k += kConsumers * 32) {  // lines of 128 bytes
       ARK_UNROLL
@@ -189,6 +201,9 @@ struct Norm : Quiet {
       if (n <= kPart) held.load_scales(call, 0, n);
       const float* here = x;  // or in scratch: loads that know both
       if (groups > 1) take_up(call, groups, row, n, x, room + kRoom), here = room + kRoom;
+      if constexpr (kRanks > 1) {
+        if (is_by_norm(call.b, call.i)) add_up(call, row, n, room + kRoom), here = room + kRoom;
+      }
       if (n <= kPart) held.load_x(call, here, 0, n);
       float sum = 0;
       for_parts<false>(call, here, n, held, [&](int i, i32) {

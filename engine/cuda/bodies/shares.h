@@ -6,7 +6,7 @@
 // other in between.
 #pragma once
 
-#include "engine/cuda/bodies/math.h"
+#include "engine/cuda/bodies/rank_sums.h"
 
 namespace ark::cuda {
 
@@ -15,17 +15,6 @@ template <class T>
 ARK_DEVICE const T* part_of(const Call& call, const u64 (&parts)[kMaxParts], int r) {
   const int own = call.b.rank->rank;
   return r == own ? at<const T>(parts[r]) : at<const T>(call.slot(call.messages[r < own ? r : r - 1]));
-}
-
-// The tree of program.h: sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).
-template <int kFirst, int kLast, int kCount>
-ARK_DEVICE float sum_of_ranks(const float (&part)[kCount]) {
-  if constexpr (kLast - kFirst == 1) {
-    return part[kFirst];
-  } else {
-    constexpr int kMiddle = kFirst + (kLast - kFirst + 1) / 2;
-    return sum_of_ranks<kFirst, kMiddle>(part) + sum_of_ranks<kMiddle, kLast>(part);
-  }
 }
 
 // Of a step that has enough of them: told by the tiles that the instance has where it shares nothing.
@@ -68,31 +57,6 @@ ARK_APART void send_shares(const LoopParameters& p, u32 instance, u32 messages, 
   }
 }
 
-// Of four elements from a column on.
-ARK_DEVICE void terms_of_four(const ReduceArguments& a, i32 column, i32 element, EpilogueTerms (&terms)[4]) {
-  ARK_UNROLL
-  for (int k = 0; k < 4; ++k)
-    terms[k] = epilogue_terms(static_cast<u32>(a.epilogue), at<const float>(a.bias),
-                              static_cast<u32>(column + k), at<const float>(a.residual), element + k);
-}
-template <int kRanks>
-ARK_DEVICE dev::f32x4 sum_of_four(const ReduceArguments& a, const dev::f32x4 (&v)[kRanks],
-                                  EpilogueTerms (&terms)[4]) {
-  float sums[4][kRanks], out[4];
-  ARK_UNROLL
-  for (int r = 0; r < kRanks; ++r)
-    sums[0][r] = v[r].x, sums[1][r] = v[r].y, sums[2][r] = v[r].z, sums[3][r] = v[r].w;
-  ARK_UNROLL
-  for (int k = 0; k < 4; ++k) out[k] = sum_of_ranks<0, kRanks>(sums[k]);
-  ARK_ROLLED
-  for (int k = 0; k < 4; ++k) {  // the epilogue stands once; each result goes behind those to come
-    const float v = epilogue(static_cast<u32>(a.epilogue), out[0], terms[0]);
-    out[0] = out[1], out[1] = out[2], out[2] = out[3], out[3] = v;
-    terms[0] = terms[1], terms[1] = terms[2], terms[2] = terms[3];
-  }
-  return {out[0], out[1], out[2], out[3]};
-}
-
 // Where a rank's sums lie; the word that says which of a tile of `from`'s are there.
 ARK_DEVICE dev::f32x4* shared_sums(const Block& b, i32 rank) {
   return at<dev::f32x4>(b.rank->shares[rank] + kShareWordBytes);
@@ -125,6 +89,7 @@ ARK_APART void add_share(const LoopParameters& p, u32 instance, u32 messages, i3
   Block b = open_turn_block(p);
   const Call call{b, instance_at(instance), messages_at(messages)};
   const ReduceArguments& a = call.i.reduce;
+  const SumEpilogue then = epilogue_of(a);
   const i32 all = static_cast<i32>(call.product(a.elements) / 4), width = call.size(a.width);
   const Fours own = fours_of(all, kRanks, p.processors, b.rank->rank, tile);
   const dev::f32x4* parts[kRanks];
@@ -137,8 +102,8 @@ ARK_APART void add_share(const LoopParameters& p, u32 instance, u32 messages, i3
     ARK_UNROLL
     for (int r = 0; r < kRanks; ++r) v[r] = dev::ld_global(parts[r] + e);
     EpilogueTerms terms[4];
-    terms_of_four(a, divide(e * 4, width).rest, e * 4, terms);
-    const dev::f32x4 sum = sum_of_four(a, v, terms);
+    terms_of_four(then, divide(e * 4, width).rest, e * 4, terms);
+    const dev::f32x4 sum = sum_of_four(then.bits, v, terms);
     dev::st_global(out + e, sum);
     ARK_ROLLED
     for (i32 n = 1; n < kRanks; ++n) dev::st_global(shared_sums(b, neighbour(b, n)) + e, sum);

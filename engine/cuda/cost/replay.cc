@@ -215,9 +215,11 @@ class Replay {
   double heard() const { return rates_.hop.value - rates_.l2.value; }
   double heard(int32_t p) const {
     const Instance& i = instance(blocks_[at(p)].next);
-    const bool comes_far = t_.tells_ranks(i) && i.readers_period > 0 && t_.leaves_gpu(i);
-    if (!comes_far) return heard();
-    const int64_t peers = t_.program().ranks - t_.machine().ranks, bytes = t_.product(i.reduce.elements) * 4;
+    const int64_t peers = t_.program().ranks - t_.machine().ranks;
+    if (!t_.adds_parts(i) || peers == 0) return heard();
+    const int64_t elements = t_.is_by_norm(i) ? int64_t{t_.size(i.grid)} * t_.size(i.norm.width)
+                                              : t_.product(i.reduce.elements),
+                  bytes = elements * 4;
     return rates_.trip.value - rates_.l2.value +
            static_cast<double>(bytes * peers * ranks_) / rates_.sent.value;
   }

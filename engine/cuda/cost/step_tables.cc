@@ -118,8 +118,12 @@ KvFormat StepTables::appended_format(const Instance& i) const {
 i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 
 bool StepTables::tells_ranks(const Instance& i) const { return tells_ranks_ && i.parts_at != 0; }
+bool StepTables::is_by_norm(const Instance& i) const { return i.by_norm != 0 && tells_ && tells_ranks(i); }
 bool StepTables::is_left_out(const Instance& i) const {
-  return tells_ranks(i) && i.messages > 0 && i.readers_period == 0;
+  return tells_ranks(i) && i.messages > 0 && (i.readers_period == 0 || is_by_norm(i));
+}
+bool StepTables::adds_parts(const Instance& i) const {
+  return tells_ranks(i) && (i.readers_period > 0) != is_by_norm(i);
 }
 bool StepTables::shares(const Instance& i) const {
   if (i.share == 0 || tells_ranks(i)) return false;
@@ -142,7 +146,7 @@ void StepTables::read_told() {
     const Instance& i = instances_[n];
     std::vector<int32_t>& told = told_.emplace_back();
     const bool multiplies = is_product(program_->variants[program_->phases[i.phase].variant].code);
-    if (tells_ranks(i) && i.readers_period > 0) told.push_back(products.at(i.parts_at));
+    if (adds_parts(i)) told.push_back(products.at(i.parts_at));
     if (tells_ranks(i) && multiplies) products[i.parts_at] = static_cast<int32_t>(n);
     if (!tells_) continue;
     for (const u64 place : {i.lamport_x, multiplies ? 0 : i.lamport_sums})

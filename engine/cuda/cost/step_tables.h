@@ -58,8 +58,11 @@ class StepTables {
   int64_t cleared_bytes() const { return cleared_bytes_; }
   // Of an instance, those that it waits for in this step.
   int32_t waits(const Instance& i) const;
-  // Whether ranks exchange its numbers by what they store (engine/cuda/rank_parts.h); a send that does nothing then.
+  // Whether ranks exchange its numbers by what they store (engine/cuda/rank_parts.h); whether it adds these up; a sum
+  // that the norm behind adds up, or that norm; what does nothing then: a send, or such a sum.
   bool tells_ranks(const Instance& i) const;
+  bool adds_parts(const Instance& i) const;
+  bool is_by_norm(const Instance& i) const;
   bool is_left_out(const Instance& i) const;
   // Whether, in this step, each rank sends or adds up shares of the sum (engine/cuda/rank_shares.h).
   bool shares(const Instance& i) const;

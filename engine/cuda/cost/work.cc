@@ -39,7 +39,7 @@ Work embed(const StepTables& t, const Instance& i, Tiles tiles) {
 // Scales and biases are asked for before the wait.
 Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
   const std::string& type = t.variant(i).type;
-  const bool rms = type.starts_with("Norm<true"), is_split = !type.ends_with("float>"),
+  const bool rms = type.starts_with("Norm<true"), is_split = type.find("float") == std::string::npos,
              has_bias = i.norm.bias != 0;
   const int32_t held = rms ? 8 : 4, n = t.size(i.norm.width), parts = up(n, int64_t{held} * kConsumers);
   const int32_t passes = rms ? 2 : 3, each = std::min(held, turns(n));
@@ -49,6 +49,12 @@ Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
     row = loads(rounds + (parts == 1 ? 0 : parts));
     row += barriers(1);
     row.cycles = rounds * (kCall + 100 + 4 * 60.0);
+  } else if (t.is_by_norm(i)) {  // the parts of ranks, as sums over them read these
+    const int32_t rounds = up(n, 4 * kConsumers);
+    row = loads(rounds + (parts == 1 ? 0 : parts));
+    row += barriers(1);
+    row.cycles = rounds * (2 * kCall + 30.0 * t.program().ranks);
+    row.streamed = int64_t{n} * 4 * t.program().ranks;
   } else {
     row = loads(parts == 1 ? 1 : parts * passes);
   }
