@@ -310,7 +310,6 @@ struct Waits {
       : first(tells(b) ? 0 : i.few_waits), count(i.waits - (tells(b) ? i.more_waits : i.few_waits)) {
     // Of the others the last ones are for messages.
     if (!tells(b) && tells_ranks(b, i)) count -= i.messages;
-    if (tells(b) && is_left_out(b, i) && i.settles == 0) count = 0;
   }
 };
 // Every wait is, but where a bug is seeded. `credit`: it is a receiver's, not a message.

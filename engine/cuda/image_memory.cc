@@ -10,7 +10,7 @@ void RankImage::plan_memory(uint64_t instances) {
   const RunnerLimits& limits = options_.limits;
   const auto words = [&](int64_t count) { return take(static_cast<uint64_t>(count) * 4); };
   // Tables first: what tables() returns.
-  rank_.instances = take(instances * sizeof(Instance));
+  rank_.instances = take((skipped_count_ > 0 ? 2 : 1) * instances * sizeof(Instance));
   rank_.waits = take(instances * kMaxWaits * sizeof(Wait));
   rank_.messages = take(instances * (p.channels.empty() ? 1 : kMaxMessages) * sizeof(Message));
   rank_.streams = take(streams_.size() * sizeof(Stream));

@@ -40,12 +40,16 @@ void InstanceFiller::run() {
     if (!image_.is_gone(schedule_[i].phase)) fill(i, instances.emplace_back());
   }
   fill_quiet();
-  for (std::size_t i = 0; i + kFetchAhead < instances.size(); ++i) {
-    const Instance& ahead = instances[i + kFetchAhead];
-    instances[i].ahead_waits = ahead.waits;
-    instances[i].ahead_messages = ahead.messages;
-    instances[i].ahead_first_wait = ahead.first_wait;
-    instances[i].ahead_first_message = ahead.first_message;
+  if (image_.skipped_count_ > 0) fill_few();
+  for (std::vector<Instance>* all : {&instances, &few_instances}) {
+    for (std::size_t i = 0; i + kFetchAhead < all->size(); ++i) {
+      const Instance& ahead = (*all)[i + kFetchAhead];
+      Instance& own = (*all)[i];
+      own.ahead_waits = ahead.waits;
+      own.ahead_messages = ahead.messages;
+      own.ahead_first_wait = ahead.first_wait;
+      own.ahead_first_message = ahead.first_message;
+    }
   }
 }
 
@@ -150,6 +154,19 @@ void InstanceFiller::fill_quiet() {
     if (image_.is_gone(schedule_[i].phase)) continue;
     Instance& own = instances[filled++];
     own.is_quiet = image_.lamport_.floats > 0 && !is_awaited[i] && (own.messages == 0 || own.parts_at != 0);
+  }
+}
+
+void InstanceFiller::fill_few() {
+  std::size_t filled = 0;
+  for (std::size_t i = 0; i < schedule_.size(); ++i) {
+    if (image_.is_gone(schedule_[i].phase)) continue;
+    const Instance& own = instances[filled++];
+    if (image_.is_skipped(i)) {
+      skipped.push_back(own.counter);
+    } else {
+      few_instances.push_back(own);
+    }
   }
 }
 

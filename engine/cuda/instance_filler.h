@@ -15,7 +15,9 @@ class InstanceFiller {
   InstanceFiller(const RankImage& image, const RankPlaces& places);
   void run();
 
-  std::vector<Instance> instances;
+  // Those of steps of few rows: where some do nothing then, whose counters `skipped` has.
+  std::vector<Instance> instances, few_instances;
+  std::vector<u64> skipped;
   std::vector<Wait> waits;
   std::vector<Message> messages;
   std::vector<Size> aux;        // [instances][kAuxSizes]
@@ -24,6 +26,7 @@ class InstanceFiller {
  private:
   void fill(std::size_t number, Instance& to);
   void fill_quiet();
+  void fill_few();
   void fill_waits(std::size_t number, Instance& to);
   void fill_messages(Instance& to);
   void fill_operands(std::size_t number, Instance& to);

@@ -164,11 +164,10 @@ void cover(LamportPlan& plan) {
 }
 
 // What ranks exchange so: who adds up is told by the product of its own rank, as by the others'. `more`: what norms access
-// that add up in others' place. Returns, by instance, whether it is left out.
-std::vector<bool> take_rank_parts(const Program& program, std::span<const ark::Instance> all,
-                                  const RankParts& of_ranks, LamportPlan& plan, Accesses& less,
-                                  Accesses& more) {
-  std::vector<bool> left_out(of_ranks.place.size());
+// that add up in others' place.
+void take_rank_parts(const Program& program, std::span<const ark::Instance> all, const RankParts& of_ranks,
+                     LamportPlan& plan, Accesses& less, Accesses& more) {
+  plan.left_out.resize(of_ranks.place.size());
   for (std::size_t i = 0; i < of_ranks.place.size(); ++i) {
     const Phase& phase = program.phases[all[i].phase];
     const bool sends = is_send(program.variants[phase.variant].code);
@@ -177,7 +176,7 @@ std::vector<bool> take_rank_parts(const Program& program, std::span<const ark::I
     const BufferId parts = root(program, resolve(program, phase, phase.operands[0], all[i].trip));
     const int32_t taker = of_ranks.taker[i];
     less[static_cast<int32_t>(i)].push_back({parts, false});
-    left_out[i] = (sends || taker != kNone) && of_ranks.settles[i] == 0;
+    plan.left_out[i] = (sends || taker != kNone) && of_ranks.settles[i] == 0;
     if (sends) continue;
     plan.told[taker == kNone ? i : at(taker)].push_back(product);
     less[product].push_back({parts, true});
@@ -187,7 +186,6 @@ std::vector<bool> take_rank_parts(const Program& program, std::span<const ark::I
       more[taker].push_back(a);
     }
   }
-  return left_out;
 }
 
 }  // namespace
@@ -209,9 +207,9 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
     for (const Access& a : accesses_taken_up(program, all[at(own.instance)])) less[own.instance].push_back(a);
   }
   Accesses with_sums = more;
-  const std::vector<bool> left_out = take_rank_parts(program, all, of_ranks, plan, less, with_sums);
+  take_rank_parts(program, all, of_ranks, plan, less, with_sums);
   plan.needed =
-      dependencies(program, binding, also, with_sums, appended.done(), less, sends.sent_by(), left_out);
+      dependencies(program, binding, also, with_sums, appended.done(), less, sends.sent_by(), plan.left_out);
   cover(plan);
   return plan;
 }

@@ -33,6 +33,8 @@ struct LamportPlan {
   int64_t floats = 0;  // of all; 0: there are no such steps
   // By instance: those that tell it what it takes; dependencies(), which leaves these out.
   std::vector<std::vector<int32_t>> told, needed;
+  // By instance: whether it does nothing, since ranks exchange its numbers by words; empty: they exchange none.
+  std::vector<bool> left_out;
 };
 
 // Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen

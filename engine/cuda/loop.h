@@ -183,6 +183,33 @@ ARK_DEVICE InstanceBuffers instance_buffers(const Block& b, i32 n) {
           reinterpret_cast<Message*>(shared + s.messages) + which * kMaxMessages};
 }
 
+// The instances of the step; in one of few rows behind them the counters of those that it leaves out.
+struct Schedule {
+  u64 instances;
+  i32 count;
+  bool leaves_out;
+  ARK_DEVICE explicit Schedule(const Block& b)
+      : instances(b.rank->instances),
+        count(b.rank->instance_count),
+        leaves_out(kHasPeers && tells(b) && b.rank->skipped_count > 0) {
+    if (!leaves_out) return;
+    instances = address(count);
+    count -= b.rank->skipped_count;
+  }
+  ARK_DEVICE u64 address(i32 n) const { return instances + static_cast<u64>(n) * sizeof(Instance); }
+};
+
+// Counters of instances that a step leaves out rise in it, too: nobody waits for them before its border.
+ARK_DEVICE void raise_skipped(const Block& b) {
+  const Schedule all(b);
+  if (!all.leaves_out || b.processor + 1 != b.p.processors || ARK_BUG(skipped_not_raised)) return;
+  const u64* const counters = at<const u64>(all.address(all.count));
+  ARK_ROLLED
+  for (i32 n = b.thread; n < b.rank->skipped_count; n += kConsumers)
+    dev::red_relaxed_add<dev::Scope::gpu>(at<u32>(dev::ld_nc(counters + n)),
+                                          static_cast<u32>(b.p.processors));
+}
+
 ARK_DEVICE void copy_table(const Block& b, void* to, u64 from, u32 bytes) {
   ARK_ROLLED
   for (u32 i = static_cast<u32>(b.lane) * 16; i < bytes; i += 32 * 16)
@@ -192,9 +219,10 @@ ARK_DEVICE void copy_table(const Block& b, void* to, u64 from, u32 bytes) {
 // Warp 0: starts fetching instance `n`, if there is one. One group of copies in either case.
 ARK_DEVICE void fetch_instance(const Block& b, i32 n, i32 first_wait, i32 waits, i32 first_message,
                                i32 messages) {
-  if (n < b.rank->instance_count) {
+  const Schedule all(b);
+  if (n < all.count) {
     const InstanceBuffers to = instance_buffers(b, n);
-    copy_table(b, to.instances, b.rank->instances + static_cast<u64>(n) * sizeof(Instance), sizeof(Instance));
+    copy_table(b, to.instances, all.address(n), sizeof(Instance));
     copy_table(b, to.waits, b.rank->waits + static_cast<u64>(first_wait) * sizeof(Wait),
                static_cast<u32>(waits) * sizeof(Wait));
     if (kHasPeers)
@@ -264,14 +292,16 @@ ARK_APART void run_case(const LoopParameters& p, i32 n) {
 ARK_APART void start_step(const LoopParameters& p) {
   Block b = open_turn_block(p);
   if (b.warp == 0) {
-    const Instance* first = at<const Instance>(b.rank->instances);
+    const Schedule all(b);
+    const Instance* first = at<const Instance>(all.instances);
     ARK_ROLLED
     for (i32 n = 0; n < kFetchAhead; ++n) {
-      const Instance& i = first[dev::min(n, b.rank->instance_count - 1)];
+      const Instance& i = first[dev::min(n, all.count - 1)];
       fetch_instance(b, n, i.first_wait, i.waits, i.first_message, i.messages);
     }
   }
   clear_lamport(b);
+  raise_skipped(b);
   if (b.warp == 0) dev::cp_async_wait<kFetchAhead - 1>();
   consumers_sync();
   fence_parts(b);
@@ -282,7 +312,7 @@ ARK_APART void start_step(const LoopParameters& p) {
 inline constexpr int kNoVariant = -1;
 ARK_APART int start_instance(const LoopParameters& p, i32 n) {
   Block b = open_turn_block(p);
-  if (n == b.rank->instance_count) return kNoVariant;
+  if (n == Schedule(b).count) return kNoVariant;
   const Instance& i = *instance_buffers(b, n).instances;
   if (b.warp == 0) {
     dev::sync_warp();  // thread 0 has read them for the last time

@@ -86,8 +86,11 @@ void RankImage::plan_schedule() {
   plan_few(after_attention, more);
   if (lamport_.floats == 0) rank_parts_ = {};
   place_few(instances);
-  instance_count_ = static_cast<int32_t>(
-      std::count_if(instances.begin(), instances.end(), [&](const auto& i) { return !is_gone(i.phase); }));
+  for (std::size_t i = 0; i < instances.size(); ++i) {
+    if (is_gone(instances[i].phase)) continue;
+    ++instance_count_;
+    skipped_count_ += is_skipped(i);
+  }
   plan_memory(instances.size());
 }
 
@@ -296,6 +299,7 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
   t.token_ids = places.arena + buffers_[p.token_ids];
   t.step_positions = p.positions == kNone ? 0 : places.arena + buffers_[p.positions];
   t.instance_count = instance_count_;
+  t.skipped_count = skipped_count_;
   t.stream_count = static_cast<i32>(streams_.size());
   t.val_count = static_cast<i32>(p.vals.size());
   t.rank = p.rank;
@@ -316,6 +320,11 @@ std::vector<std::byte> RankImage::tables(const RankPlaces& places) const {
   InstanceFiller filler(*this, places);
   filler.run();
   put(rank_.instances, filler.instances.data(), filler.instances.size() * sizeof(Instance));
+  // As RankTables::skipped_count says.
+  const uint64_t few = rank_.instances + filler.instances.size() * sizeof(Instance),
+                 skipped = few + filler.few_instances.size() * sizeof(Instance);
+  put(few, filler.few_instances.data(), filler.few_instances.size() * sizeof(Instance));
+  put(skipped, filler.skipped.data(), filler.skipped.size() * sizeof(u64));
   put(rank_.waits, filler.waits.data(), filler.waits.size() * sizeof(Wait));
   put(rank_.messages, filler.messages.data(), filler.messages.size() * sizeof(Message));
   put(aux_, filler.aux.data(), filler.aux.size() * sizeof(Size));

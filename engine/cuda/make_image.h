@@ -110,6 +110,10 @@ class RankImage {
   const Appended& appended() const { return variants_.appended(number_); }
   // Whether others do what the phase says.
   bool is_gone(PhaseId phase) const { return appended().is_done(phase) || sends_.sent_by(phase) != kNone; }
+  // Whether an instance does nothing in steps of few rows.
+  bool is_skipped(std::size_t instance) const {
+    return lamport_.floats > 0 && !lamport_.left_out.empty() && lamport_.left_out[instance];
+  }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
   // `wide_rows`: of its wide tiles; 0: it has none.
@@ -151,7 +155,7 @@ class RankImage {
   RankShares rank_shares_;               // of steps of many rows
   // By instance: the processor that takes tile 0; products begin behind the one before.
   std::vector<int32_t> bases_;
-  int32_t next_base_ = 0, instance_count_ = 0;
+  int32_t next_base_ = 0, instance_count_ = 0, skipped_count_ = 0;
   // In steps of kFewRows tokens no product has more rows.
   bool leaves_scratch_ = true;
   int32_t wide_from_ = INT32_MAX;

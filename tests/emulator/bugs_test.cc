@@ -398,6 +398,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(parts_not_awaited, decode),
       ARK_DEVICE_BUG(parts_not_cleared, decode),
       ARK_DEVICE_BUG(parts_not_settled, between_few),
+      ARK_DEVICE_BUG(skipped_not_raised, between_few),
       ARK_DEVICE_BUG(part_not_told, told_rows),
       ARK_DEVICE_BUG(parts_not_awaited, told_rows),
       ARK_DEVICE_BUG(parts_not_cleared, told_rows),

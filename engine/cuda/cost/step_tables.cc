@@ -85,6 +85,9 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
                 : ring_stages(machine.stages, step_rows, leaving_rows_, machine.tiles.scratch);
   shares_from_ = int64_t{rank.shares_from} * kSendElements;
   tells_ = tokens <= kFewRows && rank.lamport != 0;
+  if (tells_ && rank.skipped_count > 0)
+    instances_ = table<Instance>(rank.instances + instances_.size() * sizeof(Instance),
+                                 at(rank.instance_count - rank.skipped_count));
   if (tells_) cleared_bytes_ = tokens * rank.lamport_pitch * 4 / machine.processors;
   tells_ranks_ = rank.lamport != 0 && tokens <= rank.part_rows;
   tells_any_ranks_ = std::ranges::any_of(instances_, [&](const Instance& i) { return tells_ranks(i); });
@@ -130,7 +133,7 @@ bool StepTables::shares(const Instance& i) const {
   return product(i.readers_period > 0 ? i.reduce.elements : i.send.elements) > shares_from_;
 }
 int32_t StepTables::waits(const Instance& i) const {
-  if (tells_) return is_left_out(i) && i.settles == 0 ? 0 : i.waits - i.more_waits;
+  if (tells_) return i.waits - i.more_waits;
   return i.waits - i.few_waits - (tells_ranks(i) ? i.messages : 0);
 }
 
