@@ -22,8 +22,9 @@ using test::TokenGraphOptions;
 struct Planned {
   Compiled compiled;
   std::vector<ark::Instance> all;
-  std::vector<int32_t> takers;
-  std::vector<SharedSums> sums;  // of all products
+  std::vector<int32_t> takers;   // of products
+  std::vector<SharedSums> sums;  // of all of them
+  RankParts parts;               // of several ranks
   LamportPlan plan;
 
   Planned(const DecoderModel& model, int32_t ranks) {
@@ -34,15 +35,18 @@ struct Planned {
     all = unroll(program());
     std::map<int32_t, std::vector<Access>> more = Appended(program()).accesses(program(), binding());
     takers = cuda::takers(program(), binding(), longest_row(kLargeTiles));
+    if (ranks > 1) parts = plan_rank_parts(program(), Appended(program()));
+    parts.leave_to_norms(program(), takers);
     for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!is_product(code(i))) takers[i] = kNone;
       if (!is_product(code(i))) continue;
       sums.push_back({static_cast<int32_t>(i), 64, takers[i]});
       if (takers[i] != kNone) more[takers[i]] = accesses_taken_up(program(), all[i]);
     }
-    plan =
-        plan_lamport(program(), binding(), Appended(program()), MergedSends(program()), {}, XParts(program()),
-                     {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, sums,
-                     std::vector<int32_t>(all.size(), kNone), more);
+    plan = plan_lamport(program(), binding(), Appended(program()), MergedSends(program()), parts,
+                        XParts(program()),
+                        {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, sums,
+                        std::vector<int32_t>(all.size(), kNone), more);
   }
   const Program& program() const { return compiled.programs[0]; }
   const Binding& binding() const { return compiled.bindings[0]; }
@@ -99,6 +103,22 @@ TEST(LamportPlan, TellsWhatOnlyProductsRead) {
 bool meet(const Planned& p, std::size_t a, std::size_t b) {
   const auto touched = [&](std::size_t i) {
     std::vector<Access> all = accesses(p.program(), p.all[i]);
+    // What ranks exchange by words: sends do nothing, products store no part where these would read it, and the norm
+    // behind adds up, or who receives.
+    if (!p.parts.place.empty() && p.parts.place[i] != 0) {
+      const bool adds = p.code(i) == OpCode::kRecvReduce;
+      if (is_send(p.code(i)) || (adds && p.parts.taker[i] != kNone)) return std::vector<Access>{};
+      std::erase_if(all, [&](const Access& access) {
+        return access.writes ? !adds : adds && access.buffer == p.operand(i, 0);
+      });
+    }
+    const auto sum = std::find(p.parts.taker.begin(), p.parts.taker.end(), static_cast<int32_t>(i));
+    if (sum != p.parts.taker.end()) {
+      const auto reduce = static_cast<std::size_t>(sum - p.parts.taker.begin());
+      const std::size_t out = p.phase(reduce).operands.size() - 1;
+      all.push_back({p.operand(reduce, out), true});
+      if (p.has(reduce, out - 1)) all.push_back({p.operand(reduce, out - 1), false});
+    }
     // Who takes up a product's sums accesses its residual and output in its place.
     const auto other = std::find(p.takers.begin(), p.takers.end(), static_cast<int32_t>(i));
     if (other != p.takers.end()) {

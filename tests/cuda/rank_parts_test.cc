@@ -56,7 +56,7 @@ TEST(RankParts, AreLeftToTheNormsBehind) {
   options.ranks = 2;
   for (const int64_t hidden : {512, 5120}) {
     const test::TokenGraphOptions shape{
-        .layers = 2, .heads = 8, .kv_heads = 8, .head_dim = 8, .hidden = hidden};
+        .layers = 2, .hidden = hidden, .heads = 8, .kv_heads = 8, .head_dim = hidden == 512 ? 64 : 8};
     const Compiled compiled = compile_decoder(test::llama_tokens(shape), options);
     const Program& program = compiled.programs[0];
     RankParts parts = plan_rank_parts(program, Appended(program));

@@ -370,6 +370,9 @@ std::vector<Bug> device_bugs() {
   // Whose sums over ranks go by words, but nothing else.
   const OnDecoder told_rows = OnDecoder(run_between_few).with_told_rows(12),
                   between_told = OnDecoder(run_between_told).with_told_rows(12);
+  // Whose norms' rows are of several warps.
+  const OnDecoder broad(run_decode, 0, Link::kDirect, 64, 2, DType::kF32,
+                        [](TokenGraphOptions& o) { o.hidden = 256; });
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
   // Whose warps' first keys lie in few pages.
@@ -443,7 +446,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(divergent_collective, decode),
       ARK_DEVICE_BUG(early_join, grouped_rows),
       ARK_DEVICE_BUG(taken_up_without_barrier, alone),
-      ARK_DEVICE_BUG(added_up_without_barrier, decode),
+      ARK_DEVICE_BUG(added_up_without_barrier, broad),
       ARK_DEVICE_BUG(group_left_out, alone),
       ARK_DEVICE_BUG(missing_x_wait, row_halves),
       ARK_DEVICE_BUG(x_over_sums, rows),

@@ -24,21 +24,29 @@ ARK_DEVICE i64 place_of_partials(const Stream& s, i32 rows, i32 group, i32 panel
   return ((static_cast<i64>(group) * s.panels + panel) * rows + row) * s.panel;
 }
 
-// Where they lie: as Stream::partials, or, in steps of few rows, as Instance::lamport_sums says.
+// In steps of few rows most say themselves that they are there. Who has an output's last group then waits for the others,
+// which lie before it in everybody's order; so that nobody waits for whom others wait for, only where processors have one
+// tile each, or where a norm takes up all sums (RankImage::plan_few).
+ARK_DEVICE bool tells_sums(const Call& call) { return tells(call.b) && call.i.lamport_sums != 0; }
+// Where they lie: as Stream::partials, or, where they are told, as Instance::lamport_sums says.
 struct Partials {
+  bool told;
   float* first;
   i32 rows;
   i64 apart;  // floats from group to group
-  ARK_DEVICE Partials(const Call& call, const Stream& s, u64 lamport, i32 m)
-      : first(at<float>(tells(call.b) ? lamport : s.partials)), rows(tells(call.b) ? kFewRows : m) {
+  ARK_DEVICE Partials(const Call& call, const Stream& s, i32 m)
+      : told(tells_sums(call)),
+        first(at<float>(told ? call.i.lamport_sums : s.partials)),
+        rows(told ? kFewRows : m) {
     apart = place_of_partials(s, rows, 1, 0, 0);
   }
 };
 
-// The balanced pairwise sum of a node of `size` groups, `apart` floats apart: four elements at once. In steps of few
-// rows it waits until they are there, and leaves none.
-ARK_DEVICE dev::f32x4 sum_of_groups(const Block& b, float* first, i64 apart, i32 size) {
-  const bool waits = tells(b);
+// The balanced pairwise sum of a node of `size` groups, of which `first` is in one: four elements at once. If they are
+// told it waits until they are there, and leaves none.
+ARK_DEVICE dev::f32x4 sum_of_groups(const Block& b, const Partials& from, float* first, i32 size) {
+  const bool waits = from.told;
+  const i64 apart = from.apart;
   dev::f32x4 v[kNode];
   const auto are_there = [&] {
     ARK_UNROLL
@@ -211,7 +219,7 @@ struct ProductOutput : Quiet {
 
   // Of a group: [rows of the panel][kPanel]. Those of the second weight are groups behind all of the first's.
   ARK_DEVICE float* partials(i32 group, i32 panel) const {
-    const Partials all(call, s, call.i.lamport_sums, tiles.rows);
+    const Partials all(call, s, tiles.rows);
     return all.first + place_of_partials(s, all.rows, group, panel, row0);
   }
 
@@ -220,16 +228,17 @@ struct ProductOutput : Quiet {
     ARK_ROLLED
     for (int e = call.b.thread * kAtOnce; e < rows * kPanel; e += kConsumers * kAtOnce)
       dev::st_words(reinterpret_cast<dev::f32x4*>(to + e),
-                    words_of(*reinterpret_cast<const dev::f32x4*>(sums + e)), tells(call.b));
+                    words_of(*reinterpret_cast<const dev::f32x4*>(sums + e)), tells_sums(call));
   }
 
-  // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all. In steps
-  // of few rows who has the last group waits for the sums of the others, which lie before it in everybody's order.
+  // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all. Who has
+  // the last group waits for what is told.
   ARK_DEVICE bool join(const StreamTile& tile, i32 handed) {
-    if (tells(call.b) && tile.group + 1 < tiles.groups && !ARK_BUG(every_one_gathers)) return false;
+    const bool told = tells_sums(call);
+    if (told && tile.group + 1 < tiles.groups && !ARK_BUG(every_one_gathers)) return false;
     // In case these are the last: they come while the others are counted.
     load_terms(tile.panel, call.b.thread * kAtOnce);
-    if (tells(call.b)) {
+    if (told) {
       consumers_sync();
     } else if (!count_in(tile, handed)) {
       return false;
@@ -264,7 +273,7 @@ struct ProductOutput : Quiet {
   }
   ARK_DEVICE void gather(i32 panel, i32 size, i32 each, int first_weight, int at_once) {
     const i32 elements = rows * kPanel, quarters = elements / 4;
-    const Partials all(call, s, call.i.lamport_sums, tiles.rows);
+    const Partials all(call, s, tiles.rows);
     float* from = partials(first_weight * tiles.groups, panel);
     float* sums = tile_sums + elements;
     ARK_ROLLED
@@ -272,7 +281,7 @@ struct ProductOutput : Quiet {
       const Division place = divide(i, quarters);
       float* first = from + place.quotient * size * all.apart + place.rest * 4;
       // The emulator misses what is returned in place.
-      const dev::f32x4 sum = sum_of_groups(call.b, first, all.apart, size);
+      const dev::f32x4 sum = sum_of_groups(call.b, all, first, size);
       *reinterpret_cast<dev::f32x4*>(sums + i * 4) = sum;
     }
     dev::sync_warp();

@@ -137,7 +137,7 @@ struct Norm : Quiet {
   ARK_DEVICE static void take_up(const Call& call, i32 groups, i64 row, i32 n, float* x, float* here) {
     const Stream& s = call.i.stream;
     const u32 bits = static_cast<u32>(call.i.norm.taken_epilogue);
-    const Partials from(call, s, call.i.lamport_sums, call.size(s.m));
+    const Partials from(call, s, call.size(s.m));
     const i32 panel_bits = log2_of(static_cast<u32>(s.panel));
     ARK_ROLLED
     for (i32 k = call.b.thread * 4; k < n; k += kConsumers * 4) {
@@ -150,7 +150,7 @@ struct Norm : Quiet {
       float* first =
           from.first + place_of_partials(s, from.rows, 0, k >> panel_bits, row) + (k & (s.panel - 1));
       const dev::f32x4 sum =
-          sum_of_groups(call.b, first, from.apart, ARK_BUG(group_left_out) ? groups / 2 : groups);
+          sum_of_groups(call.b, from, first, ARK_BUG(group_left_out) ? groups / 2 : groups);
       const dev::f32x4 v = {
           epilogue(bits, sum.x, {bias.x, residual.x}), epilogue(bits, sum.y, {bias.y, residual.y}),
           epilogue(bits, sum.z, {bias.z, residual.z}), epilogue(bits, sum.w, {bias.w, residual.w})};

@@ -39,6 +39,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
   keeps_in_output_ = s_.second != 0 && type.ends_with("kFma>");
   is_apart_ = is_apart(tiles_.rows);
   is_told_ = t.tells() && i.lamport_x != 0;
+  tells_sums_ = t.tells() && i.lamport_sums != 0;
   takes_codes_ = s_.unit_rows > 1;
   copies_x_ = type.ends_with("kParts>");
   const Batches batches(tiles_.pieces, s_.longest_piece,

@@ -68,7 +68,7 @@ class ProductWork {
   // Whether one of the tiles that share an output adds up: the last one there, or, in a step of few rows, the one with
   // the last group, which waits for the others.
   bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
-  bool waits_for_sums() const { return tables_.tells(); }
+  bool waits_for_sums() const { return tells_sums_; }
   const StreamTiles& tiles() const { return tiles_; }
   // Of all products that run side by side; 0: it runs alone.
   i64 tiles_beside() const {
@@ -121,7 +121,8 @@ class ProductWork {
   const Stream& s_;
   StreamTiles tiles_;
   u32 bits_;  // of the epilogue
-  bool is_fma_, is_apart_, is_told_, takes_codes_, has_four_bits_, has_offsets_, copies_x_, copies_ahead_;
+  bool tells_sums_, is_fma_, is_apart_, is_told_, takes_codes_, has_four_bits_, has_offsets_, copies_x_,
+      copies_ahead_;
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   int32_t wide_parts_;  // of x, that wide tiles multiply
