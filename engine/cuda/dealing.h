@@ -176,9 +176,9 @@ struct StreamTiles {
         groups(1 << group_bits),
         pieces(s.pieces >> group_bits),
         grid(static_cast<i64>(panels) * blocks << group_bits) {}
-  // With neighbours, where each has tiles for many: few tiles begin where the neighbour's end (Stream::base).
+  // With neighbours, where they have more tiles than there are processors: few begin where the neighbour's end
+  // (Stream::base).
   ARK_DEVICE Lineup lineup(const Stream& s) const {
-    if (!wide && blocks == 1) return grid;
     const i32 each = blocks << group_bits, all = (wide ? s.wide_beside : s.beside) * each;
     if (all >= 1 << 20) return grid;
     return {grid, (wide ? s.wide_before : s.before) * each, all};

@@ -303,8 +303,8 @@ struct alignas(16) RankTables {
   i32 shares_from, shares_per_step;  // sums are of more such tiles of sends; so many in a step, shared or not
   i32 part_rows, part_pitch;         // rows of a step that has parts, at most; a multiple of 16
   i32 lamport_pitch;                 // a multiple of 16
-  // Instances that do nothing in steps of few rows. If there are some, behind `instances` lie the others, once more, and
-  // the addresses of these ones' counters.
+  // Instances that do nothing in steps of few rows. If there are some, behind `instances` lie the others, once more,
+  // then addresses of these ones' counters.
   i32 skipped_count;
   i32 writes_results;  // the rank whose results the host reads
   i32 max_rows;

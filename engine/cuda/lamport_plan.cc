@@ -163,8 +163,8 @@ void cover(LamportPlan& plan) {
   }
 }
 
-// What ranks exchange so: who adds up is told by the product of its own rank, as by the others'. `more`: what norms access
-// that add up in others' place.
+// What ranks exchange so: who adds up is told by the product of its own rank, as by the others'. `more`: what norms
+// access that add up in others' place.
 void take_rank_parts(const Program& program, std::span<const ark::Instance> all, const RankParts& of_ranks,
                      LamportPlan& plan, Accesses& less, Accesses& more) {
   plan.left_out.resize(of_ranks.place.size());

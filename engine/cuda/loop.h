@@ -183,33 +183,6 @@ ARK_DEVICE InstanceBuffers instance_buffers(const Block& b, i32 n) {
           reinterpret_cast<Message*>(shared + s.messages) + which * kMaxMessages};
 }
 
-// The instances of the step; in one of few rows behind them the counters of those that it leaves out.
-struct Schedule {
-  u64 instances;
-  i32 count;
-  bool leaves_out;
-  ARK_DEVICE explicit Schedule(const Block& b)
-      : instances(b.rank->instances),
-        count(b.rank->instance_count),
-        leaves_out(kHasPeers && tells(b) && b.rank->skipped_count > 0) {
-    if (!leaves_out) return;
-    instances = address(count);
-    count -= b.rank->skipped_count;
-  }
-  ARK_DEVICE u64 address(i32 n) const { return instances + static_cast<u64>(n) * sizeof(Instance); }
-};
-
-// Counters of instances that a step leaves out rise in it, too: nobody waits for them before its border.
-ARK_DEVICE void raise_skipped(const Block& b) {
-  const Schedule all(b);
-  if (!all.leaves_out || b.processor + 1 != b.p.processors || ARK_BUG(skipped_not_raised)) return;
-  const u64* const counters = at<const u64>(all.address(all.count));
-  ARK_ROLLED
-  for (i32 n = b.thread; n < b.rank->skipped_count; n += kConsumers)
-    dev::red_relaxed_add<dev::Scope::gpu>(at<u32>(dev::ld_nc(counters + n)),
-                                          static_cast<u32>(b.p.processors));
-}
-
 ARK_DEVICE void copy_table(const Block& b, void* to, u64 from, u32 bytes) {
   ARK_ROLLED
   for (u32 i = static_cast<u32>(b.lane) * 16; i < bytes; i += 32 * 16)

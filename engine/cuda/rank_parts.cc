@@ -18,8 +18,8 @@ constexpr int64_t kMostBytes = int64_t{1} << 30;
 // Of a sum, that its rank's link carries beyond what it would if each rank added up a share (rank_shares.h), which
 // takes an instance and a trip more (cost/rates.h: 376 GB/s, 8 us).
 constexpr int64_t kMostLinkBytes = 3 << 20;
-// Elements of a row that a norm adds up: a block takes a row, where sums by themselves are of many blocks. Of more, these
-// and the hop behind them take less (replayed: cost/).
+// Elements of a row that a norm adds up, at most: a block takes a row, where sums by themselves are of many blocks. Of
+// more, these and the hop behind them take less (replayed: cost/).
 constexpr int64_t kLongestTakenUp = 4096;
 // Floats that a row's parts begin at a multiple of; and so many that belong to nobody.
 constexpr int32_t kUnit = 16;

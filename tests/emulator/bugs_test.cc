@@ -370,6 +370,9 @@ std::vector<Bug> device_bugs() {
   // Whose sums over ranks go by words, but nothing else.
   const OnDecoder told_rows = OnDecoder(run_between_few).with_told_rows(12),
                   between_told = OnDecoder(run_between_told).with_told_rows(12);
+  // Of whose head one processor has the second panel's first group, the other one its last.
+  const OnDecoder split(run_decode, 2, Link::kDirect, 64, 1, DType::kF32,
+                        [](TokenGraphOptions& o) { o.hidden = 64, o.vocabulary = 150; });
   // Whose norms' rows are of several warps.
   const OnDecoder broad(run_decode, 0, Link::kDirect, 64, 2, DType::kF32,
                         [](TokenGraphOptions& o) { o.hidden = 256; });
@@ -445,6 +448,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(missing_scratch_barrier, decode),
       ARK_DEVICE_BUG(divergent_collective, decode),
       ARK_DEVICE_BUG(early_join, grouped_rows),
+      ARK_DEVICE_BUG(early_join, split),
       ARK_DEVICE_BUG(taken_up_without_barrier, alone),
       ARK_DEVICE_BUG(added_up_without_barrier, broad),
       ARK_DEVICE_BUG(group_left_out, alone),

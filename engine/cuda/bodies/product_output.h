@@ -24,9 +24,9 @@ ARK_DEVICE i64 place_of_partials(const Stream& s, i32 rows, i32 group, i32 panel
   return ((static_cast<i64>(group) * s.panels + panel) * rows + row) * s.panel;
 }
 
-// In steps of few rows most say themselves that they are there. Who has an output's last group then waits for the others,
-// which lie before it in everybody's order; so that nobody waits for whom others wait for, only where processors have one
-// tile each, or where a norm takes up all sums (RankImage::plan_few).
+// In steps of few rows most say themselves that they are there, and who has an output's last group waits for the
+// others: where processors have one tile each, or a norm takes up all sums (RankImage::plan_few). Else it would wait
+// for what somebody has still before him, who waits himself.
 ARK_DEVICE bool tells_sums(const Call& call) { return tells(call.b) && call.i.lamport_sums != 0; }
 // Where they lie: as Stream::partials, or, where they are told, as Instance::lamport_sums says.
 struct Partials {

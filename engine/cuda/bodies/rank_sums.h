@@ -1,5 +1,5 @@
-// Sums over ranks: the order in which their parts are added up, what follows, and sums of parts that say themselves that
-// they are there (engine/cuda/rank_parts.h).
+// Sums over ranks: the order in which their parts are added up, what follows, and sums of parts that say themselves
+// that they are there (engine/cuda/rank_parts.h).
 #pragma once
 
 #include "engine/cuda/bodies/math.h"
@@ -59,8 +59,8 @@ ARK_DEVICE dev::f32x4 sum_of_four(u32 bits, const dev::f32x4 (&v)[kRanks], Epilo
 // there: four of a thread at once, to take(first of them, sums). They are cleared for the step after the next, which
 // finds them so: ranks come to it through all of the step between (fence_parts).
 template <int kRanks, class Take>
-ARK_DEVICE void add_parts(const Block& b, i32 place, i32 width, const SumEpilogue& then, i32 first,
-                          i32 end, Take take) {
+ARK_DEVICE void add_parts(const Block& b, i32 place, i32 width, const SumEpilogue& then, i32 first, i32 end,
+                          Take take) {
   const i64 of_rank = static_cast<i64>(2 * b.rank->part_rows) * b.rank->part_pitch;
   ARK_ROLLED
   for (i32 e = first + b.thread * 4; e < end; e += kConsumers * 4) {
