@@ -19,7 +19,7 @@ namespace ark::cuda {
 // Of a matrix product in such a step: the sums that its tiles share.
 struct SharedSums {
   int32_t instance = -1;
-  int64_t floats = 0;  // 0: they share none
+  int64_t floats = 0;  // 0: they share none, or count arrivals as in other steps
   int32_t taker = -1;  // the instance of a norm that takes them up; -1: there is none
 };
 
@@ -28,7 +28,7 @@ struct LamportPlan {
   // program's buffers. The x of several products may be one output.
   std::vector<int32_t> out, x;
   int32_t pitch = 0;  // floats of a row, a multiple of 16
-  // By product: floats before its sums, which lie behind the rows; -1: it shares none.
+  // By product: floats before its sums, which lie behind the rows; -1: it has none there.
   std::vector<int64_t> sums;
   int64_t floats = 0;  // of all; 0: there are no such steps
   // By instance: those that tell it what it takes; dependencies(), which leaves these out.

@@ -2,7 +2,7 @@
 //
 // Block 0 is the leader: it alone looks at the mailbox, copies a posted step into device memory and opens the
 // turn. Each rank's processor 0 then applies what the step says about pages and tokens, and opens the rank.
-// All blocks run all instances of their rank in program order: wait, tiles, signal. The warp behind
+// All blocks run the instances of their rank in program order: wait, tiles, signal. The warp behind
 // those of the consumers runs ahead through the matrix products of the step and fills the ring of weights.
 #pragma once
 
@@ -274,10 +274,10 @@ ARK_APART void start_step(const LoopParameters& p) {
     }
   }
   clear_lamport(b);
-  raise_skipped(b);
   if (b.warp == 0) dev::cp_async_wait<kFetchAhead - 1>();
   consumers_sync();
   fence_parts(b);
+  raise_skipped(b);
 }
 
 // Starts fetching what follows instance `n`, into the buffers of the one before. Returns the instance's variant, or

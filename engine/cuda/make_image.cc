@@ -1,6 +1,7 @@
 #include "engine/cuda/make_image.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -83,7 +84,7 @@ void RankImage::plan_schedule() {
     more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
   needed_ = dependencies(p, *setup_.binding, also, more, appended().done(), appended().unwritten(p),
                          sends_.sent_by());
-  plan_few(also, std::move(after_attention), more);
+  plan_few(std::move(after_attention), more);
   if (lamport_.floats == 0) rank_parts_ = {};
   place_few(instances);
   for (std::size_t i = 0; i < instances.size(); ++i) {
@@ -94,11 +95,12 @@ void RankImage::plan_schedule() {
   plan_memory(instances.size());
 }
 
-// Steps of few rows: what they exchange without counters. `also`, `more`: of dependencies(), in other steps.
-void RankImage::plan_few(const std::vector<int32_t>& also, std::vector<int32_t> after_attention,
-                         const std::map<int32_t, std::vector<Access>>& more) {
+// Steps of few rows: what they exchange without counters. `also`, `more`: of dependencies().
+void RankImage::plan_few(std::vector<int32_t> also, const std::map<int32_t, std::vector<Access>>& more) {
   if (!leaves_scratch_) return;  // rows are not few where tokens are
   std::vector<SharedSums> sums;
+  std::array<int32_t, kPartialRooms> last;  // in each room
+  last.fill(kNone);
   for (std::size_t s = 0; s < streams_.size(); ++s) {
     const Stream& own = streams_[s];
     const int64_t rows = (int64_t{weights_of(own)} << own.few_bits) * own.panels * kFewRows;
@@ -107,11 +109,10 @@ void RankImage::plan_few(const std::vector<int32_t>& also, std::vector<int32_t> 
                are_one_each = std::max(own.panels, own.beside) << own.few_bits <= options_.processors,
                are_told = own.few_bits > 0 && (are_taken_up || are_one_each);
     sums.push_back({instance, are_told ? rows * own.panel : 0, are_taken_up ? takers_[at(instance)] : kNone});
-    if (own.few_bits > 0 && !are_told)
-      after_attention[at(instance)] = also[at(instance)];  // in rooms, as else
+    if (own.few_bits > 0 && !are_told) also[at(instance)] = std::exchange(last[own.partials], instance);
   }
   LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), sends_, rank_parts_,
-                                  variants_.parts(number_), sizes_of(kFewRows), sums, after_attention, more);
+                                  variants_.parts(number_), sizes_of(kFewRows), sums, also, more);
   if (fits(*setup_.program, sends_, plan, needed_)) lamport_ = std::move(plan);
 }
 

@@ -104,8 +104,7 @@ class RankImage {
   static constexpr std::size_t kPartialRooms = 4;
   void plan_memory(uint64_t instances);
   void plan_attention();
-  void plan_few(const std::vector<int32_t>& also, std::vector<int32_t> after_attention,
-                const std::map<int32_t, std::vector<Access>>& more);
+  void plan_few(std::vector<int32_t> also, const std::map<int32_t, std::vector<Access>>& more);
   SymbolValues sizes_of(int32_t tokens) const;
   void plan_schedule();
   const Appended& appended() const { return variants_.appended(number_); }

@@ -1,6 +1,7 @@
 // Sums over ranks in steps of up to 32 rows: a product whose outputs all ranks add up stores these into every rank's
-// memory, by words that say themselves that they are there (engine/cuda/lamport.h); who adds up waits for the words.
-// So there is no send between them, and no counter. Ranks must reach each other's memory, and plan alike.
+// memory, by words that say themselves that they are there (engine/cuda/lamport.h); who adds up waits for the words: in
+// steps of few rows often the norm behind. So there is no send between them, and no counter. Ranks must reach each
+// other's memory, and plan alike.
 #pragma once
 
 #include <cstdint>

@@ -65,7 +65,7 @@ class ProductWork {
  public:
   ProductWork(const StepTables& tables, const Instance& i);
 
-  // Whether one of the tiles that share an output adds up: the last one there, or, in a step of few rows, the one with
+  // Whether one of the tiles that share an output adds up: the last one there, or, where sums are told, the one with
   // the last group, which waits for the others.
   bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
   bool waits_for_sums() const { return tells_sums_; }
