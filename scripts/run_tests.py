@@ -322,7 +322,7 @@ def build_sanitized(totals):
 
 def run_sanitized(totals, limit):
     suites = gtest_tasks(totals, "asan ", "build-asan", limit, **SANITIZER_OPTIONS)
-    parallel([(run_fuzzer, totals, name) for name in fuzzers()] + in_order(suites))
+    parallel(in_order(suites) + [(run_fuzzer, totals, name) for name in fuzzers()])  # the longest first
     if not fuzzers():
         totals.add("fuzz (no clang++)", Result(skipped=1), 0)
 
