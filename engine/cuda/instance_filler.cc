@@ -71,7 +71,9 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   if (image_.rank_parts_.pitch > 0) {
     to.parts_at = image_.rank_parts_.place[number];
     to.settles = static_cast<i16>(image_.rank_parts_.settles[number]);
-    to.by_norm = image_.rank_parts_.taker[number] != kNone;
+    const int32_t taker = image_.rank_parts_.taker[number];
+    to.by_norm = taker != kNone;
+    if (taker != kNone) rank_sums_[taker] = number;
   }
   if (image_.rank_shares_.elements > 0) to.share = static_cast<i16>(image_.rank_shares_.number[number]);
   fill_messages(to);
@@ -227,9 +229,8 @@ void InstanceFiller::fill_operands(std::size_t number, Instance& to) {
   }
   if (const auto taken = image_.taken_up_.find(static_cast<int32_t>(number)); taken != image_.taken_up_.end())
     fill_shared(taken->second, to);
-  const std::vector<int32_t>& takers = image_.rank_parts_.taker;
-  if (const auto sum = std::ranges::find(takers, static_cast<int32_t>(number)); sum != takers.end())
-    fill_rank_sum(static_cast<std::size_t>(sum - takers.begin()), to);
+  if (const auto sum = rank_sums_.find(static_cast<int32_t>(number)); sum != rank_sums_.end())
+    fill_rank_sum(sum->second, to);
   if (!is_product(op.code)) return;
   fill_appended(to);
   to.lamport_sums = lamport_sums(stream_);

@@ -1,6 +1,7 @@
 // Fills the per-instance tables of a rank: operands, sizes, waits, messages.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -44,9 +45,10 @@ class InstanceFiller {
   const RankPlaces& places_;
   const Program& program_;
   const std::vector<ark::Instance> schedule_;
-  std::vector<uint32_t> messages_;  // by channel: of a step
-  std::vector<uint32_t> ordinals_;  // by channel: so far
-  std::size_t stream_ = 0;          // of the next matrix product
+  std::vector<uint32_t> messages_;            // by channel: of a step
+  std::vector<uint32_t> ordinals_;            // by channel: so far
+  std::size_t stream_ = 0;                    // of the next matrix product
+  std::map<int32_t, std::size_t> rank_sums_;  // by norm: the sum before it that it takes up
   // Of the instance being filled.
   const Phase* phase_ = nullptr;
   std::optional<PhaseOperands> operands_;

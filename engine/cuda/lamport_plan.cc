@@ -167,7 +167,7 @@ void cover(LamportPlan& plan) {
 // access that add up in others' place.
 void take_rank_parts(const Program& program, std::span<const ark::Instance> all, const RankParts& of_ranks,
                      LamportPlan& plan, Accesses& less, Accesses& more) {
-  plan.left_out.resize(of_ranks.place.size());
+  plan.left_out.resize(all.size());
   for (std::size_t i = 0; i < of_ranks.place.size(); ++i) {
     const Phase& phase = program.phases[all[i].phase];
     const bool sends = is_send(program.variants[phase.variant].code);

@@ -33,7 +33,7 @@ struct LamportPlan {
   int64_t floats = 0;  // of all; 0: there are no such steps
   // By instance: those that tell it what it takes; dependencies(), which leaves these out.
   std::vector<std::vector<int32_t>> told, needed;
-  // By instance: whether it does nothing, since ranks exchange its numbers by words; empty: they exchange none.
+  // By instance: whether it does nothing, since ranks exchange its numbers by words.
   std::vector<bool> left_out;
 };
 

@@ -111,9 +111,7 @@ class RankImage {
   // Whether others do what the phase says.
   bool is_gone(PhaseId phase) const { return appended().is_done(phase) || sends_.sent_by(phase) != kNone; }
   // Whether an instance does nothing in steps of few rows.
-  bool is_skipped(std::size_t instance) const {
-    return lamport_.floats > 0 && !lamport_.left_out.empty() && lamport_.left_out[instance];
-  }
+  bool is_skipped(std::size_t instance) const { return lamport_.floats > 0 && lamport_.left_out[instance]; }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
   // `wide_rows`: of its wide tiles; 0: it has none.
