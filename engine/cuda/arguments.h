@@ -10,6 +10,7 @@
 namespace ark::cuda {
 
 using u8 = unsigned char;
+using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using i16 = short;

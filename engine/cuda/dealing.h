@@ -94,12 +94,13 @@ struct Share {
   Tiles tiles;
   i32 raises;
 };
-// One tile each from processor `base` on; or ranges of them, from the one behind processor 0 on, which opens and closes
-// steps; or what ranges of the row have of the instance.
+// One tile each from processor `base` on, where the row begins; or ranges of them, from the one behind processor 0 on,
+// which opens and closes steps; or what ranges of the row have of the instance.
 template <Side kSide = Side::kConsumers>
 ARK_APART Share dealt(Lineup line, int processor, i32 base, int processors) {
-  const int place = place_from(processor, base, processors);
   if (line.grid <= processors && line.all <= processors) {
+    const int place =
+        place_from(place_from(processor, static_cast<i32>(line.before), processors), base, processors);
     const i64 grid = line.grid, own = place, next = own + 1;
     const int taking = grid < 1 ? 1 : static_cast<int>(grid);
     return {{own < grid ? own : grid, next < grid ? next : grid},
@@ -136,11 +137,10 @@ ARK_DEVICE bool is_wide(const Stream& s, i32 m) {
   return kHasWideTiles && s.wide_from != 0 && m >= s.wide_from;
 }
 
-// Groups of wide tiles, of which there would be `tiles` without: 2^this.
-ARK_DEVICE int wide_group_bits(const Stream& s, i32 tiles) {
-  int bits = 0;
-  while (bits < s.wide_bits && tiles << (bits + 1) <= s.wide_tiles) ++bits;
-  return bits;
+// Groups of wide tiles, by blocks of rows: 2^this. Those of more blocks than there is room for share no outputs.
+inline constexpr i32 kGroupedBlocks = 32;
+ARK_DEVICE int wide_group_bits(const Stream& s, i32 blocks) {
+  return blocks > kGroupedBlocks ? 0 : static_cast<int>(s.wide_groups >> 2 * (blocks - 1)) & 3;
 }
 
 // Of a wide tile of so many rows: eights of them that each of a stage's readers takes.
@@ -169,15 +169,14 @@ struct StreamTiles {
         row_block(wide ? s.wide_rows : narrow_rows(s, m, all)),
         panels(wide && s.second == 0 ? (s.panels + 1) / 2 : s.panels),
         blocks((m + row_block - 1) >> log2_of(static_cast<u32>(row_block))),  // a power of two
-        group_bits(wide            ? wide_group_bits(s, panels * blocks)
+        group_bits(wide            ? wide_group_bits(s, blocks)
                    : m <= kFewRows ? int{s.few_bits}
                    : blocks == 1   ? s.some_bits
                                    : s.most_bits),
         groups(1 << group_bits),
         pieces(s.pieces >> group_bits),
         grid(static_cast<i64>(panels) * blocks << group_bits) {}
-  // With neighbours, where they have more tiles than there are processors: few begin where the neighbour's end
-  // (Stream::base).
+  // With neighbours.
   ARK_DEVICE Lineup lineup(const Stream& s) const {
     const i32 each = blocks << group_bits, all = (wide ? s.wide_beside : s.beside) * each;
     if (all >= 1 << 20) return grid;

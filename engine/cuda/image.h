@@ -192,20 +192,20 @@ struct alignas(16) Stream {
                  // are partials: the norm behind the product adds them up
   Size m;
   i32 k, n, panel;
-  i32 unit_rows, unit_bytes;  // of a panel; pieces begin with units
-  i32 pieces, longest_piece;  // rows of the latter; a tile takes pieces / groups pieces
-  // Groups are 2^these: for kFewRows; in one block of rows; in several; of wide tiles, at most.
-  u8 few_bits, some_bits, most_bits, wide_bits;
-  i16 base;  // the Instance's, where it is dealt alone: StreamTiles::lineup()
+  i32 unit_rows, unit_bytes;          // of a panel; pieces begin with units
+  i32 pieces, longest_piece;          // rows of the latter; a tile takes pieces / groups pieces
+  u8 few_bits, some_bits, most_bits;  // groups are 2^these: for kFewRows; in one block of rows; in several
+  i16 base;                           // the Instance's
   u8 wide_rows;
   u8 some_blocks;       // of rows, 1 or 2, in steps of more than kFewRows that one block would hold
   u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
   i32 panels;
-  u64 second;                 // kGatedMatMul: the other weight, of the same sizes; else 0
-  i32 wide_from, wide_tiles;  // the latter: wide tiles share outputs until there are so many
+  u64 second;       // kGatedMatMul: the other weight, of the same sizes; else 0
+  u64 wide_groups;  // of wide tiles, 2^these by blocks of rows: two bits each, of one block the lowest
+  i32 wide_from;
   // Of products that multiply the same x: panels of those before it, and of all; pairs of them, where tiles are wide.
   // All 0 if there are no others.
-  i32 before, beside, wide_before, wide_beside;
+  u16 before, beside, wide_before, wide_beside;
 };
 static_assert(sizeof(Stream) == 112);
 

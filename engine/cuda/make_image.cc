@@ -69,8 +69,8 @@ void RankImage::plan_schedule() {
   for (std::size_t i = 0; i < instances.size(); ++i) {
     const Phase& phase = p.phases[instances[i].phase];
     const Variant& variant = p.variants[phase.variant];
-    bases_.push_back(is_product(variant.code) ? next_base_ : kNone);
     if (is_product(variant.code)) also[i] = plan_stream(instances, static_cast<int32_t>(i));
+    bases_.push_back(is_product(variant.code) ? streams_.back().base : kNone);
     if (variant.code == OpCode::kAttention)
       also[i] = after_attention[i] = std::exchange(last_attention, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
@@ -106,7 +106,7 @@ void RankImage::plan_few(std::vector<int32_t> also, const std::map<int32_t, std:
     const int64_t rows = (int64_t{weights_of(own)} << own.few_bits) * own.panels * kFewRows;
     const int32_t instance = stream_instances_[s];
     const bool are_taken_up = own.arrivals == kNowhere,
-               are_one_each = std::max(own.panels, own.beside) << own.few_bits <= options_.processors,
+               are_one_each = std::max(own.panels, i32{own.beside}) << own.few_bits <= options_.processors,
                are_told = own.few_bits > 0 && (are_taken_up || are_one_each);
     sums.push_back({instance, are_told ? rows * own.panel : 0, are_taken_up ? takers_[at(instance)] : kNone});
     if (own.few_bits > 0 && !are_told) also[at(instance)] = std::exchange(last[own.partials], instance);
@@ -120,12 +120,20 @@ void RankImage::place_few(std::span<const ark::Instance> all) {
   std::vector<Placed> placed(all.size());
   for (std::size_t i = 0; i < all.size(); ++i)
     placed[i].base = is_gone(all[i].phase) ? Placed::kNothing : bases_[i];
-  for (std::size_t s = 0; s < streams_.size(); ++s)
-    placed[at(stream_instances_[s])].tiles = {
-        StreamTiles(streams_[s], kFewRows).grid,
-        StreamTiles(streams_[s], tiles_.row_block, tiles_.row_block).grid};
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    const Stream& own = streams_[s];
+    Placed& product = placed[at(stream_instances_[s])];
+    if (own.before > 0) continue;  // the first one's tiles are those of all neighbours
+    const auto tiles = [&](i32 rows) {
+      const Lineup line = StreamTiles(own, rows, tiles_.row_block).lineup(own);
+      return std::max(line.grid, line.all);
+    };
+    product.tiles = {tiles(kFewRows), tiles(tiles_.row_block)};
+  }
   place(placed, needed_, options_.processors);
-  for (std::size_t i = 0; i < all.size(); ++i) bases_[i] = std::max(0, placed[i].base);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (bases_[i] == kNone) bases_[i] = std::max(0, placed[i].base);
+  }
 }
 
 // [kv_heads + 1] places in what follows: the query heads of each.
@@ -186,8 +194,10 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
       after = streams_[i].arrivals == kNowhere && its_taker != kNone ? its_taker : own;
   }
   if (s.partials != kNowhere && s.arrivals == kNowhere) taken_up_[taker] = streams_.size();
-  s.base = static_cast<i16>(next_base_);
-  next_base_ = (next_base_ + (s.panels << std::max(s.few_bits, s.some_bits))) % options_.processors;
+  s.base = s.before > 0 ? streams_.back().base : static_cast<i16>(next_base_);  // of all neighbours
+  const i64 tiles =
+      std::max(StreamTiles(s, kFewRows).grid, StreamTiles(s, tiles_.row_block, tiles_.row_block).grid);
+  next_base_ = static_cast<int32_t>((next_base_ + tiles) % options_.processors);
   stream_instances_.push_back(instance);
   streams_.push_back(s);
   return after;
@@ -205,15 +215,19 @@ void RankImage::place_beside(Stream& s, std::span<const ark::Instance> all, int3
   std::size_t first = own, last = own + 1;
   while (first > 0 && input_of(first - 1) == input_of(own)) --first;
   while (last < all.size() && input_of(last) == input_of(own)) ++last;
+  i32 before = 0, beside = 0, wide_before = 0, wide_beside = 0;
   for (std::size_t i = first; i < last && last - first > 1; ++i) {
     const Phase& phase = p.phases[all[i].phase];
     const Buffer& w = p.buffers[resolve(p, phase, phase.operands[1], all[i].trip)];
     const int32_t panel = p.weights[w.weight].panel;
     const auto panels = static_cast<i32>((p.vals[w.dims[1]].max + panel - 1) / panel);
     const i32 pairs = p.variants[phase.variant].code == OpCode::kGatedMatMul ? panels : (panels + 1) / 2;
-    s.beside += panels, s.wide_beside += pairs;
-    if (i < own) s.before += panels, s.wide_before += pairs;
+    beside += panels, wide_beside += pairs;
+    if (i < own) before += panels, wide_before += pairs;
   }
+  if (beside > UINT16_MAX) return;
+  s.before = static_cast<u16>(before), s.beside = static_cast<u16>(beside);
+  s.wide_before = static_cast<u16>(wide_before), s.wide_beside = static_cast<u16>(wide_beside);
 }
 
 // Of a step of so many tokens.

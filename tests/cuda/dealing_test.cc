@@ -39,8 +39,9 @@ TEST(Dealing, EachTileIsDealtOnceAndCountersAreRaisedInFull) {
         if (grid == 0) break;  // then neighbours, which have the same rows, have none either
         for (const i64 behind : {0, 1, 40, 500}) {
           const Lineup line(grid, before, before + grid + behind);
-          ASSERT_NO_FATAL_FAILURE(expect_whole(line, 0, processors))
-              << grid << " behind " << before << " of " << line.all << " on " << processors;
+          for (const i32 base : {0, processors - 1})
+            ASSERT_NO_FATAL_FAILURE(expect_whole(line, base, processors))
+                << grid << " behind " << before << " of " << line.all << " on " << processors;
         }
       }
     }
@@ -77,6 +78,21 @@ TEST(Dealing, NeighboursShareProcessorsEvenly) {
   }
   EXPECT_EQ(least, 2);
   EXPECT_EQ(most, 3);
+}
+
+// Few tiles of neighbours lie side by side from the base on: nobody has two of them, whatever the step's tiles are.
+TEST(Dealing, FewTilesOfNeighboursMeetNowhere) {
+  constexpr int kProcessors = 132;
+  for (const i32 base : {0, 40, 131}) {
+    for (int p = 0; p < kProcessors; ++p) {
+      i64 own = 0;
+      for (const Lineup& line : {Lineup(64, 0, 128), Lineup(32, 64, 128), Lineup(32, 96, 128)}) {
+        const Tiles tiles = dealt(line, p, base, kProcessors).tiles;
+        own += tiles.last - tiles.first;
+      }
+      ASSERT_EQ(own, (p - base + kProcessors) % kProcessors < 128 ? 1 : 0) << p << " from " << base;
+    }
+  }
 }
 
 // As engine/cuda/README.md has them, of blocks with 227 KiB.
