@@ -84,9 +84,10 @@ ARK_BOTH constexpr u32 scratch_of(i32 rows, i32 leaving_rows, u32 scratch) {
   return scratch < most ? scratch : most;
 }
 ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch_of(kFewRows, 0, scratch); }
-// Tiles of attention that a block opens, and whose first keys it asks for, before it waits; and bytes of scratch that
-// it keeps of them and of its warps' tasks (bodies/attention_parts.h). Small scratch is for keys and values.
-ARK_BOTH constexpr int tiles_ahead(u32 scratch) { return scratch < 48 * 1024 ? 2 : 4; }
+// Tiles of attention that a block has open at once: opens, and asks for the first keys of, before it waits; and bytes
+// of scratch that it keeps of them and of its warps' tasks (bodies/attention_parts.h). Small scratch is for keys and
+// values.
+ARK_BOTH constexpr int tiles_ahead(u32 scratch) { return scratch < 48 * 1024 ? 3 : 4; }
 inline constexpr u32 kTaskBytes = 13 * 4,
                      kOpenTileBytes = kTaskBytes + (kKnownHeads + (1 + kKnownPages) * kConsumerWarps) * 4;
 ARK_BOTH constexpr u32 open_bytes(u32 scratch) {

@@ -28,6 +28,12 @@ constexpr u64 kNowhere = ~u64{0};
 // That a tile takes pieces of, while Stream::second is an offset.
 int32_t weights_of(const Stream& s) { return s.second == kNowhere ? 1 : 2; }
 
+// In a step of so many rows, likewise.
+StreamTiles planned_tiles(Stream s, i32 rows, const TileShape& tiles) {
+  s.second = weights_of(s) > 1;
+  return {s, rows, tiles.row_block};
+}
+
 }  // namespace
 
 RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
@@ -120,15 +126,12 @@ void RankImage::place_few(std::span<const ark::Instance> all) {
   std::vector<Placed> placed(all.size());
   for (std::size_t i = 0; i < all.size(); ++i)
     placed[i].base = is_gone(all[i].phase) ? Placed::kNothing : bases_[i];
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
-    const Stream& own = streams_[s];
-    Placed& product = placed[at(stream_instances_[s])];
-    if (own.before > 0) continue;  // the first one's tiles are those of all neighbours
+  for (std::size_t s = 0; s < streams_.size(); ++s) {  // of all neighbours, which lie side by side
     const auto tiles = [&](i32 rows) {
-      const Lineup line = StreamTiles(own, rows, tiles_.row_block).lineup(own);
+      const Lineup line = planned_tiles(streams_[s], rows, tiles_).lineup(streams_[s]);
       return std::max(line.grid, line.all);
     };
-    product.tiles = {tiles(kFewRows), tiles(tiles_.row_block)};
+    placed[at(stream_instances_[s])].tiles = {tiles(kFewRows), tiles(tiles_.row_block)};
   }
   place(placed, needed_, options_.processors);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -195,11 +198,11 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
   }
   if (s.partials != kNowhere && s.arrivals == kNowhere) taken_up_[taker] = streams_.size();
   s.base = s.before > 0 ? streams_.back().base : static_cast<i16>(next_base_);  // of all neighbours
-  const i64 tiles =
-      std::max(StreamTiles(s, kFewRows).grid, StreamTiles(s, tiles_.row_block, tiles_.row_block).grid);
-  next_base_ = static_cast<int32_t>((next_base_ + tiles) % options_.processors);
   stream_instances_.push_back(instance);
   streams_.push_back(s);
+  const i64 tiles =
+      std::max(planned_tiles(s, kFewRows, tiles_).grid, planned_tiles(s, tiles_.row_block, tiles_).grid);
+  next_base_ = static_cast<int32_t>((next_base_ + tiles) % options_.processors);
   return after;
 }
 

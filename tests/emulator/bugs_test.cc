@@ -120,6 +120,44 @@ Rows run_between_told(StepRunner& runner) {
   return run_sends();
 }
 
+// Of six sequences: more tiles of attention than a block opens before it waits.
+Rows run_six(StepRunner& runner) {
+  std::vector<Sequence> sequences;
+  for (int32_t slot = 0; slot < 6; ++slot)
+    sequences.push_back({.slot = slot, .tokens = random_tokens(5, slot, 101)});
+  int32_t page = 0;
+  Rows all;
+  for (const int32_t count : {2, 1, 1}) {
+    StepDescriptor step;
+    for (Sequence& s : sequences) add_chunk(step, s, count, 4, page, true, kWantLogits);
+    runner.post(step);
+    for (auto& row : wait_for(runner).rows) all.push_back(row.logits);
+  }
+  return all;
+}
+
+// Two sequences whose window has keys of two splits, of the second alone: whose first one's tile is idle.
+Rows run_windows(StepRunner& runner) {
+  Sequence both{.slot = 0, .tokens = random_tokens(kSplitKeys + 20, 1, 101)},
+      second{.slot = 1, .tokens = random_tokens(kSplitKeys + 80, 2, 101)};
+  int32_t page = 0;
+  for (Sequence* s : {&both, &second}) {
+    while (s->cached + 1 < std::ssize(s->tokens)) {
+      StepDescriptor step;
+      const auto left = static_cast<int32_t>(std::ssize(s->tokens)) - 1 - s->cached;
+      add_chunk(step, *s, std::min(left, 150), 16, page, false, 0);
+      runner.post(step);
+      wait_for(runner);
+    }
+  }
+  StepDescriptor step;
+  for (Sequence* s : {&both, &second}) add_chunk(step, *s, 1, 16, page, true, kWantLogits);
+  runner.post(step);
+  Rows all;
+  for (auto& row : wait_for(runner).rows) all.push_back(row.logits);
+  return all;
+}
+
 // More rows than wide tiles begin with.
 Rows run_wide(StepRunner& runner) { return run_greedy(runner, random_tokens(150, 7, 101), 150, 1); }
 
@@ -137,9 +175,13 @@ class OnDecoder {
   OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
   // Its products take wide tiles.
   OnDecoder with_wide_tiles(cuda::Numerics numerics = cuda::Numerics::kFast) && {
+    decoder_->setup.options.device.numerics = numerics;
+    return std::move(*this).with_tokens(160, 192);
+  }
+  // Of a step and of a sequence.
+  OnDecoder with_tokens(int32_t most, int32_t length) && {
     RunnerSetup& setup = decoder_->setup;
-    setup.max_tokens = 160, setup.max_length = 192, setup.page_size = 16;
-    setup.options.device.numerics = numerics;
+    setup.max_tokens = most, setup.max_length = length, setup.page_size = 16, setup.pages = 128;
     return *this;
   }
   // Of steps whose sums over ranks go by words; else few.
@@ -378,6 +420,13 @@ std::vector<Bug> device_bugs() {
                         [](TokenGraphOptions& o) { o.hidden = 256; });
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
+  const OnDecoder six = OnDecoder(run_six, 0, Link::kDirect, 64, 1).with_processors(1),
+                  six_halves =
+                      OnDecoder(run_six, 0, Link::kDirect, 64, 1).with_processors(1).with_kv(DType::kF16);
+  const OnDecoder windows = OnDecoder(run_windows, 0, Link::kDirect, 64, 1, DType::kF32,
+                                      [](TokenGraphOptions& o) { o.window = 60, o.max_positions = 640; })
+                                .with_processors(1)
+                                .with_tokens(160, 640);
   // Whose warps' first keys lie in few pages.
   const OnDecoder pages_of_eight = OnDecoder(run_decode).with_pages(8),
                   halves_of_eight = OnDecoder(run_decode).with_kv(DType::kF16).with_pages(8);
@@ -484,6 +533,9 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(another_page, halves_of_eight),
       ARK_DEVICE_BUG(tile_of_another_number, on_one),
       ARK_DEVICE_BUG(asked_before_open, halves_of_eight),
+      ARK_DEVICE_BUG(next_not_opened, six),
+      ARK_DEVICE_BUG(next_not_opened, six_halves),
+      ARK_DEVICE_BUG(idle_without_barrier, windows),
       // attention on tensor cores
       ARK_DEVICE_BUG(queries_without_barrier, attended),
       ARK_DEVICE_BUG(merged_without_barrier, attended),

@@ -31,17 +31,34 @@ ARK_APART void join_splits(const LoopParameters& p, u32 instance) {
   way.join(way.task().rows);
 }
 
-// Tile `tile`, number `n` of the block's. Whether it is one of several splits.
+// Number `n` of the block's tiles. Whether it is one of several splits.
 template <class Way>
-ARK_APART bool attend(const LoopParameters& p, u32 instance, i32 tile, int n) {
+ARK_APART bool attend(const LoopParameters& p, u32 instance, int n) {
   Block b = open_turn_block(p);
   const Call call{b, instance_at(instance), nullptr};
   const Way way(call);
-  if (!way.open(attention_tile(call, tile), n)) return false;
+  if (!way.open(n)) {
+    if (!ARK_BUG(idle_without_barrier)) consumers_sync();  // behind it all are through with the tile before
+    return false;
+  }
   ARK_ROLLED
   for (i32 row0 = 0; row0 < way.task().rows; row0 += Way::kRows)
     way.run_rows(row0, dev::min(Way::kRows, way.task().rows - row0));
   return way.task().split_count > 1;
+}
+
+// Behind tile number `n`, which has barriers, all are through with the one before. In its place the last warp, which
+// most often has little to merge, opens another one; all ask for its keys once they have met again.
+template <class E, int kKey, int kValue>
+ARK_APART void look_ahead(const LoopParameters& p, u32 instance, int n) {
+  const Block b = open_block(p, 0, 0);
+  constexpr int kOpened = kTilesAhead - 1, kAsked = kTilesAhead - 2;
+  static_assert(kAsked > 0, "a tile is open before it is run");
+  if (n > 1 && !is_behind_tiles(b, n + kAsked))
+    ask_ahead<E, kKey, kValue>(p, instance, n + kAsked, n + kAsked + 1);
+  const int next = n + kOpened;
+  if (b.warp != kConsumerWarps - 1 || is_behind_tiles(b, next) || ARK_BUG(next_not_opened)) return;
+  open_ahead(p, instance, b.words->first_tile + next, next);
 }
 
 template <class E, int kKey, int kValue, class X>
@@ -56,22 +73,19 @@ struct Attention : Quiet {
     const u32 instance = instance_offset(call);
     const i32 first = static_cast<i32>(tiles.first),
               count = dev::min(static_cast<i32>(tiles.last) - first, kTilesAhead);
-    if (dev::kMovesRegisters && call.b.thread == 0)
+    if (call.b.thread == 0)
       call.b.words->first_tile = first, call.b.words->last_tile = static_cast<i32>(tiles.last);
     if (call.b.warp < count) open_ahead(call.b.p, instance, first + call.b.warp, call.b.warp);
     if (!ARK_BUG(asked_before_open)) consumers_sync();
-    ask_ahead<E, kKey, kValue>(call.b.p, instance, count);
+    ask_ahead<E, kKey, kValue>(call.b.p, instance, 0, count);
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     Way(call).start();
     const u32 instance = instance_offset(call);
-    // Where consumers have others' registers attend() takes all: what would be kept behind it is read again.
-    const i32 own_first = static_cast<i32>(tiles.first), own_last = static_cast<i32>(tiles.last);
-    const auto first = [&] { return dev::kMovesRegisters ? call.b.words->first_tile : own_first; };
-    const auto last = [&] { return dev::kMovesRegisters ? call.b.words->last_tile : own_last; };
     ARK_ROLLED
-    for (i32 t = own_first; t < last(); ++t) {
-      if (attend<Way>(call.b.p, instance, t, t - first())) join_splits<Way>(call.b.p, instance);
+    for (int n = 0; !is_behind_tiles(call.b, n); ++n) {
+      if (attend<Way>(call.b.p, instance, n)) join_splits<Way>(call.b.p, instance);
+      if (n > 0) look_ahead<E, kKey, kValue>(call.b.p, instance, n);
     }
   }
 };

@@ -20,9 +20,9 @@ ARK_DEVICE float last_factor(float sink, float maximum, float sum) {
   return factor / sum;
 }
 
-// `known`: of the first kKnownHeads heads of the list, or null.
+// `known`: the first kKnownHeads heads of the list.
 ARK_DEVICE i32 head_of(const i32* head_list, const i32* known, i32 n) {
-  return known != nullptr && n < kKnownHeads ? known[n] : dev::ld_nc(head_list + n);
+  return n < kKnownHeads ? known[n] : dev::ld_nc(head_list + n);
 }
 ARK_APART i64 place_of_row(i32 first, i32 row, i32 group, i32 heads, const i32* head_list, const i32* known) {
   const Division token = divide(row, group);
@@ -70,12 +70,13 @@ struct AttentionTask {
   i32 item_number, kv, split, split_count;  // splits of the item
   i32 heads_at, group;  // where in the head table the KV head's query heads stand; how many
   i32 rows;             // 0: there is nothing to do
-  i32 opened;           // number of its OpenTile; -1: it has none
+  i32 number;           // of the block's tiles: that of its OpenTile
   i32 turn;             // of rows, modulo two; the last member: it is not the tile's
 };
 static_assert(sizeof(AttentionTask) == kTaskBytes);
 
-// Of a block's first tiles, what is known before others are waited for: in scratch, behind the warps' tasks.
+// Of the tile at hand and the next ones, what is known before others are waited for, or while tiles before it run: in
+// scratch, behind the warps' tasks.
 struct OpenTile {
   AttentionTask task;
   i32 heads[kKnownHeads];
@@ -90,16 +91,16 @@ ARK_BOTH constexpr int rows_scratch(u32 scratch) {
 }
 inline constexpr int kRowsScratch = rows_scratch(kScratchBytes);
 
-ARK_DEVICE OpenTile* open_tiles(const Block& b) {
-  return reinterpret_cast<OpenTile*>(b.scratch + kConsumerWarps * kTaskBytes);
+// Of the block's tile number `n`, from when it is opened until the one kTilesAhead behind it is.
+ARK_DEVICE OpenTile& open_tile(const Block& b, int n) {
+  return reinterpret_cast<OpenTile*>(b.scratch + kConsumerWarps * kTaskBytes)[n % kTilesAhead];
 }
 
 // Splits of the step's longest sequence.
 ARK_DEVICE i32 call_splits(const Block& b) { return b.vals[b.rank->val_count]; }
 
-// A warp: what is to be done for a tile, but for its turn; number `opened` of those that are open, -1: of none. One
-// round of loads.
-ARK_DEVICE void look_up(const Call& call, AttentionTile tile, i32 opened, AttentionTask* to) {
+// A warp: what is to be done for a tile, the block's number `n`, but for its turn. One round of loads.
+ARK_DEVICE void look_up(const Call& call, AttentionTile tile, i32 n, AttentionTask* to) {
   const Block& b = call.b;
   const AttentionArguments& a = call.i.attention;
   const AttentionItem item = dev::ld_global(at<const AttentionItem>(b.rank->items) + tile.item);
@@ -112,7 +113,7 @@ ARK_DEVICE void look_up(const Call& call, AttentionTile tile, i32 opened, Attent
     to->item_number = tile.item, to->kv = tile.kv, to->split = tile.split, to->split_count = own.count();
     to->heads_at = begin, to->group = end - begin;
     to->rows = own.has(tile.split) ? item.count * (end - begin) : 0;
-    to->opened = opened;
+    to->number = n;
   }
   dev::sync_warp();
 }
@@ -129,12 +130,12 @@ ARK_DEVICE AttentionTile attention_tile(const Call& call, i32 tile) {
   return {tile, items, call_splits(call.b)};
 }
 
-// A warp opens tile `tile`, as number `n` of the block's.
+// A warp opens tile `tile`, number `n` of the block's.
 ARK_APART void open_ahead(const LoopParameters& p, u32 instance, i32 tile, int n) {
   Block b = open_turn_block(p);
   const Call call{b, instance_at(instance), nullptr};
   const AttentionArguments& a = call.i.attention;
-  OpenTile& to = open_tiles(b)[n];
+  OpenTile& to = open_tile(b, n);
   look_up(call, attention_tile(call, tile), n, &to.task);
   const AttentionTask& task = to.task;
   if (task.rows == 0) return;
@@ -154,15 +155,20 @@ ARK_APART void open_ahead(const LoopParameters& p, u32 instance, i32 tile, int n
     to.first_page[b.lane / kKnownPages] = are_few ? first_page : OpenTile::kNoPages;
 }
 
-// Each warp asks for the keys and values that it takes first of each of the block's `count` open tiles, since the
-// weights of a step drive them out of L2. Where they lie is known before this step's are appended.
+// Whether a block has fewer than `n` + 1 tiles.
+ARK_DEVICE bool is_behind_tiles(const Block& b, int n) {
+  return b.words->first_tile + n >= b.words->last_tile;
+}
+
+// Each warp asks for the keys and values that it takes first of each of the block's open tiles from number `first` to
+// `last`, since the weights of a step drive them out of L2. Where they lie is known before this step's are appended.
 template <class E, int kKey, int kValue>
-ARK_APART void ask_ahead(const LoopParameters& p, u32 instance, int count) {
+ARK_APART void ask_ahead(const LoopParameters& p, u32 instance, int first, int last) {
   const Block b = open_block(p, 0, 0);
   const AttentionArguments& a = instance_at(instance).attention;
   ARK_ROLLED
-  for (int n = 0; n < count; ++n) {
-    const OpenTile& open = open_tiles(b)[n];
+  for (int n = first; n < last; ++n) {
+    const OpenTile& open = open_tile(b, n);
     const AttentionTask& task = open.task;
     if (task.rows == 0 || open.first_page[b.warp] == OpenTile::kNoPages) continue;
     const i32 key = first_key(task, a.window, b.warp, task.item.position - a.window + 1) + b.lane;
@@ -192,17 +198,15 @@ struct AttentionRows {
   ARK_DEVICE const i32* head_list() const {
     return at<const i32>(call.i.attention.head_table) + task().heads_at;
   }
-  ARK_DEVICE const OpenTile* opened() const {
-    return task().opened < 0 ? nullptr : open_tiles(call.b) + task().opened;
-  }
-  ARK_DEVICE const i32* known_heads() const { return task().opened < 0 ? nullptr : opened()->heads; }
+  ARK_DEVICE const OpenTile& opened() const { return open_tile(call.b, task().number); }
+  ARK_DEVICE const i32* known_heads() const { return opened().heads; }
   ARK_DEVICE i32 head(i32 n) const { return head_of(head_list(), known_heads(), n); }
   // The page of that number in the item's sequence; `is_first`: of the warp's first keys.
   ARK_DEVICE i32 page(i32 number, bool is_first) const {
-    const OpenTile* open = is_first ? opened() : nullptr;
-    if (open != nullptr) {
-      const u32 behind = static_cast<u32>(number - open->first_page[call.b.warp]);
-      if (behind < kKnownPages) return open->pages[call.b.warp][ARK_BUG(another_page) ? behind ^ 1 : behind];
+    if (is_first) {
+      const OpenTile& open = opened();
+      const u32 behind = static_cast<u32>(number - open.first_page[call.b.warp]);
+      if (behind < kKnownPages) return open.pages[call.b.warp][ARK_BUG(another_page) ? behind ^ 1 : behind];
     }
     return dev::ld_global(at<const i32>(call.b.rank->page_table) +
                           static_cast<i64>(task().item.slot) * call.b.rank->pages_per_slot + number);
@@ -224,16 +228,12 @@ struct AttentionRows {
   }
 
   // Tile number `n` of the block's. Whether there is something to do.
-  ARK_DEVICE bool open(const AttentionTile& tile, int n) const {
-    if (n >= kTilesAhead) {
-      look_up(call, tile, -1, &task());
-    } else {
-      const AttentionTask& own = open_tiles(call.b)[ARK_BUG(tile_of_another_number) ? 0 : n].task;
-      dev::sync_warp();  // the one before is read
-      if (call.b.lane * sizeof(i32) < sizeof(AttentionTask) - sizeof(i32))
-        reinterpret_cast<i32*>(&task())[call.b.lane] = reinterpret_cast<const i32*>(&own)[call.b.lane];
-      dev::sync_warp();
-    }
+  ARK_DEVICE bool open(int n) const {
+    const AttentionTask& own = open_tile(call.b, ARK_BUG(tile_of_another_number) ? 0 : n).task;
+    dev::sync_warp();  // the one before is read
+    if (call.b.lane * sizeof(i32) < sizeof(AttentionTask) - sizeof(i32))
+      reinterpret_cast<i32*>(&task())[call.b.lane] = reinterpret_cast<const i32*>(&own)[call.b.lane];
+    dev::sync_warp();
     return task().rows > 0;
   }
 

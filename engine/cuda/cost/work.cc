@@ -174,7 +174,7 @@ struct AttentionPass {
   int32_t blocks, last_keys;  // of keys, the warp's that has the most; of its last 32
   bool is_far;  // keys and values: they come from memory; but where a page is known, the first block's
   bool has_slopes, has_sinks;
-  bool knows_heads, knows_page;  // before the wait; the latter of the first block
+  bool knows_heads, knows_page;  // from when the tile is opened; the latter of the first block
   int64_t key_bytes() const { return int64_t{keys} * (shape.key + shape.value) * shape.format.bits / 8; }
 };
 
@@ -182,17 +182,19 @@ AttentionTile tile_of(const StepTables& t, int64_t tile) {
   return {static_cast<i32>(tile), static_cast<i32>(std::ssize(t.items())), t.splits()};
 }
 
-// open_ahead(): the item and what heads it has; behind these the heads, and pages. A warp takes a tile, which may have
-// nothing to do. ask_ahead(): each warp's keys of a tile after the other.
+// open_ahead(): the item and what heads it has; behind these the heads, and pages.
+int32_t opening_of(const StepTables& t, const Instance& i, int64_t number) {
+  const AttentionTile tile = tile_of(t, number);
+  return 1 + ItemSplits(t.items()[at(tile.item)], t.size(i.attention.window), t.splits()).has(tile.split);
+}
+// Before the wait: a warp takes a tile, which may have nothing to do. ask_ahead(): each warp's keys of a tile after the
+// other.
 Work open_ahead(const StepTables& t, const Instance& i, Tiles tiles) {
   const int64_t end = std::min<int64_t>(tiles.last, tiles.first + tiles_ahead(t.machine().tiles.scratch));
-  bool has_work = false;
-  for (int64_t number = tiles.first; number < end; ++number) {
-    const AttentionTile tile = tile_of(t, number);
-    const ItemSplits splits(t.items()[at(tile.item)], t.size(i.attention.window), t.splits());
-    has_work = has_work || splits.has(tile.split);
-  }
-  Work w = loads(1 + has_work);
+  int32_t opening = 0;
+  for (int64_t number = tiles.first; number < end; ++number)
+    opening = std::max(opening, opening_of(t, i, number));
+  Work w = loads(opening);
   w += barriers(1);
   w.cycles = 3 * kCall + static_cast<double>(end - tiles.first) * 3 * kLoopTurn;
   return w;
@@ -298,10 +300,19 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
     const AttentionItem& item = t.items()[at(tile.item)];
     const int32_t rows = item.count * group, keys = split_keys(item.position), begin = tile.split * keys;
     const ItemSplits splits(item, window, t.splits());
-    const bool is_open = number < tiles.first + tiles_ahead(t.machine().tiles.scratch);
-    if (!is_open) all += loads(1);  // the item, and beside it the heads
-    all.cycles += (t.splits() > 1 ? 5 : 2) * kCall;
-    if (!splits.has(tile.split)) continue;
+    // Behind the tile before the last warp has opened another one, while others have begun with this one.
+    const int64_t next = number + tiles_ahead(t.machine().tiles.scratch) - 2;
+    const bool opens = number > tiles.first + 1 && next < tiles.last;
+    const int32_t opening = opens ? opening_of(t, i, next) : 0;
+    all.cycles += 2 * kCall + opens * 3 * kLoopTurn;
+    if (!splits.has(tile.split)) {
+      (all += loads(opening)) += barriers(1);
+      continue;
+    }
+    const int64_t queries = std::min(at_once, rows) * int64_t{s.key};  // of a pass
+    const int32_t idle = is_mma ? 0 : turns(queries) - turns(queries - (kConsumers - 32)),
+                  each = group <= kKnownHeads ? 1 : 2;
+    all += loads(std::max(0, opening - idle * each));
     for (int32_t row0 = 0; row0 < rows; row0 += at_once) {
       const int32_t count = std::min(at_once, rows - row0);
       const int32_t newest = item.position + (row0 + count - 1) / group,
@@ -318,12 +329,10 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       const int32_t last_keys = std::min(32, end - first - (blocks - 1) * kAttentionBlock);
       // A sequence's keys come from memory for its first rows, and from L2 for others.
       const bool is_far = row0 == 0 && !is_behind_another(t, tile.item);
-      const bool knows_page =
-          is_open && row0 == 0 && (first + 31) / page_size - first / page_size < kKnownPages;
-      const AttentionPass pass{s,          count,     all_keys,
-                               blocks,     last_keys, is_far,
-                               has_slopes, has_sinks, is_open && group <= kKnownHeads,
-                               knows_page};
+      const bool knows_page = row0 == 0 && (first + 31) / page_size - first / page_size < kKnownPages;
+      const AttentionPass pass{
+          s,         count, all_keys, blocks, last_keys, is_far, has_slopes, has_sinks, group <= kKnownHeads,
+          knows_page};
       all += is_mma ? mma_rows(pass, strips, t.machine().moves_registers(), t.machine().tiles.scratch)
                     : fma_rows(pass);
       if (is_far)
