@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "engine/cuda/dealing.h"
 #include "engine/cuda/dependencies.h"
 #include "engine/cuda/instance_filler.h"
 #include "engine/cuda/placement.h"

@@ -91,7 +91,7 @@ int32_t narrow_groups(const Stream& s, const Cutting& how, std::initializer_list
   int32_t best = least;
   double cheapest = 0;
   for (int32_t groups = least; groups <= most; groups *= 2) {
-    if (groups > least && !has_room(s, how, std::ranges::max(steps), groups)) break;
+    if (groups > least && !has_room(s, how, std::max(steps), groups)) break;
     double all = 0;
     for (const int64_t rows : steps) all += cost(s, how, narrow(s, how, rows, rows), groups);
     if (groups == least || all < cheapest) best = groups, cheapest = all;
