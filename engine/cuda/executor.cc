@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/cuda/block_layout.h"
 #include "engine/cuda/codegen.h"
 #include "engine/cuda/direct_links.h"
 #include "engine/cuda/links.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/index.h"
+#include "engine/cuda/block_layout.h"
 #include "engine/cuda/device_ops.h"
 
 namespace ark::cuda {

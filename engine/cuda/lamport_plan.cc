@@ -8,6 +8,7 @@
 #include "engine/cuda/image.h"
 #include "engine/cuda/phase_operands.h"
 #include "engine/cuda/taken_up.h"
+#include "engine/cuda/variants.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/weight_codec.h"
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "engine/cuda/dealing.h"
 #include "engine/cuda/direct_links.h"
 
 namespace ark::cuda::cost {
