@@ -11,19 +11,49 @@ namespace {
 // What tiles that share outputs hand in, of the largest product, takes at most this.
 constexpr uint64_t kPartialLimit = 32 << 20;
 
-// What a product takes, in nanoseconds: in all; of each turn in which all processors have a tile, and in it of a row of
-// x; of each of a turn's pieces, and in it of a stage of weights as L2 gives it while all read, of what memory adds to
-// it where no other block of rows has brought it, of a row that is multiplied, and of one of x that is read. Unless the
-// norm behind takes outputs up: these; where tiles share them, and of each row.
+// What a product takes, in nanoseconds.
 struct Costs {
-  double product, tile, tile_row, piece, stage, memory, multiplied_row, x_row, finish, join, join_row;
+  double product = 0;         // in all
+  double tile = 0;            // of each turn in which all processors have a tile
+  double tile_row = 0;        // of a row of x in it
+  double piece = 0;           // of each piece of a turn
+  double stage = 0;           // of a stage of weights in it, as L2 gives it while all read
+  double memory = 0;          // what memory adds to that where no other block of rows has brought it
+  double multiplied_row = 0;  // of a row that is multiplied with a piece of 64
+  double x_row = 0;           // of a row of x that is read for a stage
+  // Unless the norm behind takes outputs up: of these; where tiles share them, and then of a row.
+  double finish = 0, join = 0, join_row = 0;
 };
 // Fitted to what replays (cost/) say of an H100 and the products of twelve decoders, of 0.1B to 70B parameters in 16
 // bits, in steps of 1 to 512 rows that are cut in all ways, then to whole steps.
-constexpr Costs kFew = {0, 1200, 0, 200, 0, 180, 0, 1.3, 0, 3000, 0};  // narrow tiles of up to kFewRows
-constexpr Costs kNarrow = {2581, 287, 34, 20, 67, 60, 5.9, 3.8, 0, 3000, 0};
-constexpr Costs kExactWide = {2900, 0, 13.5, 183, 82, 0, 8.5, 0, 2600, 0, 90};
-constexpr Costs kRoundedWide = {3000, 0, 13.5, 163, 206, 0, 2.5, 0, 3000, 0, 70};
+constexpr Costs kFew = {.tile = 1200,
+                        .piece = 200,
+                        .memory = 180,
+                        .x_row = 1.3,
+                        .join = 3000},  // to kFewRows
+    kNarrow = {.product = 2581,
+               .tile = 287,
+               .tile_row = 34,
+               .piece = 20,
+               .stage = 67,
+               .memory = 60,
+               .multiplied_row = 5.9,
+               .x_row = 3.8,
+               .join = 3000},
+                kExactWide = {.product = 2900,
+                              .tile_row = 13.5,
+                              .piece = 183,
+                              .stage = 82,
+                              .multiplied_row = 8.5,
+                              .finish = 2600,
+                              .join_row = 90},
+                kRoundedWide = {.product = 3000,
+                                .tile_row = 13.5,
+                                .piece = 163,
+                                .stage = 206,
+                                .multiplied_row = 2.5,
+                                .finish = 3000,
+                                .join_row = 70};
 
 constexpr double kWithoutTensorCores = 6;  // a row takes so many times as long
 
@@ -33,6 +63,7 @@ u8 bits_of(int64_t groups) { return static_cast<u8>(log2_of(static_cast<u32>(gro
 // A step's rows in blocks.
 struct Blocks {
   Costs costs;
+  int64_t all;             // rows
   int64_t count, rows;     // rows of a tile
   int64_t multiplied;      // of these, as tensor cores take them
   double memory;           // a block's part of what memory adds
@@ -42,6 +73,7 @@ struct Blocks {
 Blocks narrow(const Stream& s, const Cutting& how, int64_t rows, int64_t row_block) {
   const int64_t own = std::min(rows, row_block), blocks = up(rows, row_block);
   return {.costs = rows > kFewRows ? kNarrow : kFew,
+          .all = rows,
           .count = blocks,
           .rows = own,
           .multiplied = own > kWarpRows ? 2 * kWarpRows : up(own, kFewRows) * kFewRows,
@@ -55,10 +87,11 @@ Blocks wide(const Stream& s, const Cutting& how, int64_t rows) {
   const auto own = static_cast<i32>(std::min<int64_t>(rows, how.wide_rows));
   const int64_t padded = int64_t{wide_octets(own)} * 8 * kWideReaders;
   return {.costs = how.wide_rows == kExactWideRows ? kExactWide : kRoundedWide,
+          .all = rows,
           .count = up(rows, how.wide_rows),
           .rows = padded,
           .multiplied = padded,
-          .memory = 1,
+          .memory = 0,
           .panels = how.weights > 1 ? how.panels : up(how.panels, 2),
           .pieces = s.pieces};
 }
@@ -80,37 +113,35 @@ double cost(const Stream& s, const Cutting& how, const Blocks& blocks, int64_t g
          (how.is_taken_up ? 0 : c.finish + (groups > 1 ? c.join + c.join_row * rows : 0));
 }
 
-bool has_room(const Stream& s, const Cutting& how, int64_t rows, int64_t groups) {
-  return static_cast<uint64_t>(how.weights * groups * rows) * static_cast<uint64_t>(s.n) * 4 <= kPartialLimit;
-}
-
-// Into how many tiles, a power of two from `least` to `most`, the rows of one panel are split in steps of so many rows,
-// which narrow tiles have in one block.
-int32_t narrow_groups(const Stream& s, const Cutting& how, std::initializer_list<int64_t> steps,
-                      int32_t least, int32_t most) {
-  int32_t best = least;
-  double cheapest = 0;
-  for (int32_t groups = least; groups <= most; groups *= 2) {
-    if (groups > least && !has_room(s, how, std::max(steps), groups)) break;
+// Into how many tiles, a power of two from `least` to `most`, what such tiles multiply is split so that steps take the
+// least, if it is not asked for.
+int32_t choose_groups(const Stream& s, const Cutting& how, std::initializer_list<Blocks> steps, int32_t least,
+                      int32_t most) {
+  if (how.groups > 0) return std::clamp(how.groups, least, most);
+  const auto takes = [&](int32_t groups) {
     double all = 0;
-    for (const int64_t rows : steps) all += cost(s, how, narrow(s, how, rows, rows), groups);
-    if (groups == least || all < cheapest) best = groups, cheapest = all;
+    for (const Blocks& blocks : steps) all += cost(s, how, blocks, groups);
+    return all;
+  };
+  const auto has_room = [&](int32_t groups) {
+    return std::ranges::all_of(steps, [&](const Blocks& blocks) {
+      return static_cast<uint64_t>(how.weights * groups * blocks.all) * static_cast<uint64_t>(s.n) * 4 <=
+             kPartialLimit;
+    });
+  };
+  int32_t best = least;
+  for (int32_t groups = 2 * least; groups <= most && has_room(groups); groups *= 2) {
+    if (takes(groups) < takes(best)) best = groups;
   }
   return best;
 }
 
 // Of wide tiles, by blocks.
 u64 wide_groups(const Stream& s, const Cutting& how) {
-  const int32_t most = std::min(s.pieces, kNode);
   u64 all = 0;
   for (i32 blocks = 1; blocks <= std::min<int64_t>(kGroupedBlocks, up(how.rows, how.wide_rows)); ++blocks) {
-    const int64_t rows = int64_t{blocks} * how.wide_rows;
-    int32_t best = how.groups > 0 ? std::min(how.groups, most) : 1;
-    for (int32_t groups = 2; groups <= most && how.groups == 0 && has_room(s, how, rows, groups);
-         groups *= 2) {
-      if (cost(s, how, wide(s, how, rows), groups) < cost(s, how, wide(s, how, rows), best)) best = groups;
-    }
-    all |= u64{bits_of(best)} << 2 * (blocks - 1);
+    const Blocks own = wide(s, how, int64_t{blocks} * how.wide_rows);
+    all |= u64{bits_of(choose_groups(s, how, {own}, 1, std::min(s.pieces, kNode)))} << 2 * (blocks - 1);
   }
   return all;
 }
@@ -146,21 +177,22 @@ bool cut(Stream& s, Cutting how) {
   how.is_taken_up = how.is_taken_up && least <= kNode;
   const int32_t most =
       std::max(least, std::min(s.pieces, how.is_taken_up ? kNode : kMaxGroups / how.weights));
-  const auto bits_for = [&](std::initializer_list<int64_t> steps) {
-    return bits_of(how.groups > 0 ? std::clamp(how.groups, least, most)
-                                  : narrow_groups(s, how, steps, least, most));
+  const auto in_one_block = [&](int64_t most_rows) {
+    const int64_t rows = std::min(how.rows, most_rows);
+    return narrow(s, how, rows, rows);
   };
-  const int64_t block = std::min<int64_t>(how.rows, how.tiles.row_block),
-                strip = std::min<int64_t>(how.rows, kWarpRows);
-  s.few_bits = bits_for({std::min<int64_t>(how.rows, kFewRows)});
-  s.some_bits = bits_for({strip, block});
+  const Blocks few = in_one_block(kFewRows), strip = in_one_block(kWarpRows),
+               block = in_one_block(how.tiles.row_block);
+  s.few_bits = bits_of(choose_groups(s, how, {few}, least, most));
+  s.some_bits = bits_of(choose_groups(s, how, {strip, block}, least, most));
   s.most_bits = how.groups > 0 ? s.some_bits : bits_of(least);
   s.some_blocks = 1;
   // Two blocks of rows: one of them finds in L2 what the other one brings.
   if (how.groups == 0 && !how.is_taken_up) {
-    const double one = narrow_cost(s, how, strip) + narrow_cost(s, how, block);
+    const auto takes = [&] { return narrow_cost(s, how, strip.all) + narrow_cost(s, how, block.all); };
+    const double in_one = takes();
     s.some_blocks = 2;
-    if (one <= narrow_cost(s, how, strip) + narrow_cost(s, how, block)) s.some_blocks = 1;
+    if (in_one <= takes()) s.some_blocks = 1;
   }
   if (how.rows > kFewRows && how.wide_rows > 0) choose_wide(s, how);
   return how.is_taken_up;

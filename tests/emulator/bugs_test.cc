@@ -120,6 +120,15 @@ Rows run_between_told(StepRunner& runner) {
   return run_sends();
 }
 
+// A step of `count` tokens of each: their last ones' logits, added to `all`.
+void run_together(StepRunner& runner, std::vector<Sequence>& sequences, int32_t count, int32_t& page,
+                  Rows& all) {
+  StepDescriptor step;
+  for (Sequence& s : sequences) add_chunk(step, s, count, runner.limits().page_size, page, true, kWantLogits);
+  runner.post(step);
+  for (auto& row : wait_for(runner).rows) all.push_back(row.logits);
+}
+
 // Of six sequences: more tiles of attention than a block opens before it waits.
 Rows run_six(StepRunner& runner) {
   std::vector<Sequence> sequences;
@@ -127,34 +136,26 @@ Rows run_six(StepRunner& runner) {
     sequences.push_back({.slot = slot, .tokens = random_tokens(5, slot, 101)});
   int32_t page = 0;
   Rows all;
-  for (const int32_t count : {2, 1, 1}) {
-    StepDescriptor step;
-    for (Sequence& s : sequences) add_chunk(step, s, count, 4, page, true, kWantLogits);
-    runner.post(step);
-    for (auto& row : wait_for(runner).rows) all.push_back(row.logits);
-  }
+  for (const int32_t count : {2, 1, 1}) run_together(runner, sequences, count, page, all);
   return all;
 }
 
 // Two sequences whose window has keys of two splits, of the second alone: whose first one's tile is idle.
 Rows run_windows(StepRunner& runner) {
-  Sequence both{.slot = 0, .tokens = random_tokens(kSplitKeys + 20, 1, 101)},
-      second{.slot = 1, .tokens = random_tokens(kSplitKeys + 80, 2, 101)};
+  std::vector<Sequence> sequences = {{.slot = 0, .tokens = random_tokens(kSplitKeys + 20, 1, 101)},
+                                     {.slot = 1, .tokens = random_tokens(kSplitKeys + 80, 2, 101)}};
   int32_t page = 0;
-  for (Sequence* s : {&both, &second}) {
-    while (s->cached + 1 < std::ssize(s->tokens)) {
+  for (Sequence& s : sequences) {
+    while (s.cached + 1 < std::ssize(s.tokens)) {
       StepDescriptor step;
-      const auto left = static_cast<int32_t>(std::ssize(s->tokens)) - 1 - s->cached;
-      add_chunk(step, *s, std::min(left, 150), 16, page, false, 0);
+      const auto left = static_cast<int32_t>(std::ssize(s.tokens)) - 1 - s.cached;
+      add_chunk(step, s, std::min(left, 150), runner.limits().page_size, page, false, 0);
       runner.post(step);
       wait_for(runner);
     }
   }
-  StepDescriptor step;
-  for (Sequence* s : {&both, &second}) add_chunk(step, *s, 1, 16, page, true, kWantLogits);
-  runner.post(step);
   Rows all;
-  for (auto& row : wait_for(runner).rows) all.push_back(row.logits);
+  run_together(runner, sequences, 1, page, all);
   return all;
 }
 
