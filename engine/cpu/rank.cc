@@ -65,7 +65,7 @@ void Rank::read_descriptor(const StepRecord& record) {
                          at(position % state_.page_size)] = id;
     }
     for (int32_t i = 0, count = 0; i < s.count; i += count) {
-      count = item_tokens(s.kv_length + i, s.count - i);
+      count = item_tokens(s.kv_length + i, s.count - i, kItemTokens);
       frame_.items.push_back({s.slot, s.first + i, count, s.kv_length + i});
     }
   }

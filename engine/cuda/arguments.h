@@ -55,7 +55,7 @@ inline constexpr i32 kTileRotated = 1, kTileAppended = 2;
 struct ProductArguments {
   u64 x, weight, bias, residual;  // [m, k] floats or parts; panels; ?[n]; ?[m, n], gated: ?[n]
   u64 out;                        // [m, n] floats, or parts if stores_parts; unless tiles are appended
-  // What becomes of tiles (bodies/append.h's AppendedTile): of heads of `dim` elements, whole in a panel.
+  // What becomes of tiles (bodies/appended_tile.h): of heads of `dim` elements, whole in a panel.
   u64 cos, sin;                 // [length, pairs]: kTileRotated
   u64 pages;                    // of keys or of values, as KvAppendArguments says: kTileAppended
   Size epilogue, stores_parts;  // bits; whether

@@ -25,7 +25,7 @@ const char* name_of(const TileShape& tiles) {
 KernelSource make_source(const VariantSet& variants, const SourceOptions& options) {
   std::string text =
       "// One loop kernel: what a variant number means, engine/cuda/variants.h.\n"
-      "#include \"engine/cuda/bodies/append.h\"\n"
+      "#include \"engine/cuda/bodies/appended_tile.h\"\n"
       "#include \"engine/cuda/bodies/attention.h\"\n"
       "#include \"engine/cuda/bodies/matmul.h\"\n"
       "#include \"engine/cuda/bodies/exchange.h\"\n"

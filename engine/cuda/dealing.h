@@ -255,6 +255,13 @@ struct Batches {
   }
 };
 
+// Warps that take a tile of kRotaryAppend together, of a block that has so many of them: a power of two.
+ARK_BOTH constexpr int append_warps(i64 tiles, bool has_scales) {
+  int warps = has_scales ? 1 : kConsumerWarps;
+  while (warps > 1 && tiles * warps > kConsumerWarps) warps /= 2;
+  return warps;
+}
+
 // ---- tiles of attention
 
 // Tile: KV head, item, split. Items alternate from both ends, since a prompt's last ones have the most keys.
@@ -281,6 +288,29 @@ ARK_BOTH constexpr i32 attention_strips(bool moves_registers, i32 key, i32 value
 // Of a warp's 32 keys, sixteens whose values it loads at once: likewise.
 ARK_BOTH constexpr i32 values_at_once(bool moves_registers, i32 key, i32 value) {
   return moves_registers && key <= 64 && value <= 64 ? 2 : 1;
+}
+// Whether tiles of many rows are taken by strips, one a warp, that share keys in shared memory (bodies/
+// attention_strips.h): where a warp has registers for two states of a strip, and a step's scratch room for so many rows
+// of q. How many rows are many: fewer are through sooner where each warp has keys of its own, whose loads take the
+// longer the longer values are.
+inline constexpr i32 kManyRows = kConsumerWarps * kStripRows;
+// A value's elements are taken by so many parts, each with all of the scores anew: registers are few.
+ARK_BOTH constexpr i32 strip_parts(i32 value) { return value > 80 ? 2 : 1; }
+ARK_BOTH constexpr bool attends_by_strips(bool moves_registers, const KvFormat& format, i32 key, i32 value) {
+  return moves_registers && attends_on_tensor_cores(format, key, value) && key <= 128 && value <= 128 &&
+         value % (16 * strip_parts(value)) == 0;
+}
+ARK_BOTH constexpr bool has_many_rows(i32 rows, i32 value) { return rows >= (value > 64 ? 48 : 96); }
+// Query tokens of an item, at most: as many as are taken by strips at once, where a KV head has so many query heads.
+// And of those that a step has: few where most processors would otherwise have no tile, of splits as the longest
+// sequence has them.
+ARK_BOTH constexpr i32 strip_tokens(i32 group) {
+  const i32 tokens = kManyRows / (group < 1 ? 1 : group);
+  return tokens < kItemTokens ? kItemTokens : tokens;
+}
+ARK_BOTH constexpr i32 item_tokens_of(i32 most, i32 kv_heads, i32 step_tokens, i32 longest, i32 processors) {
+  const i64 tiles = i64{(step_tokens + most - 1) / most} * kv_heads * most_splits(longest);
+  return tiles * 2 > processors ? most : kItemTokens;
 }
 // The splits that hold keys of an item's queries; the tiles of others have nothing to do.
 struct ItemSplits {

@@ -312,13 +312,17 @@ class Device final : public DeviceExecutor {
   // The host evaluates every size of a step; the loop reads them beside the record.
   uint64_t publish() {
     const StepRecord& record = host_->mailbox().record(host_->mailbox().posted() + 1);
-    const SymbolValues symbols = {
-        {"items", count_items(array_of<StepSequence>(record, StepArray::kSequences))},
-        {"pages", options_.limits.pages},
-        {"rows", record.extent(StepArray::kRows).count},
-        {"tokens", record.extent(StepArray::kTokens).count}};
+    const auto sequences = array_of<StepSequence>(record, StepArray::kSequences);
+    const int64_t tokens = record.extent(StepArray::kTokens).count;
+    int32_t longest = 0;
+    for (const StepSequence& s : sequences) longest = std::max(longest, s.kv_length + s.count);
+    SymbolValues symbols = {{"pages", options_.limits.pages},
+                            {"rows", record.extent(StepArray::kRows).count},
+                            {"tokens", tokens}};
     for (std::size_t r = 0; r < setups_.size(); ++r) {
       int64_t* vals = host_->free_vals(static_cast<int>(r));
+      const int32_t most = images_[r]->item_tokens(static_cast<int32_t>(tokens), longest);
+      symbols["items"] = count_items(sequences, most);
       for (const Val& val : setups_[r].program->vals) *vals++ = val.e.evaluate(symbols);
     }
     host_->post();

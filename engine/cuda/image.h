@@ -310,6 +310,7 @@ struct alignas(16) RankTables {
   i32 writes_results;  // the rank whose results the host reads
   i32 max_rows;
   i32 waiting_levels;
+  u16 item_tokens, item_heads;  // of an AttentionItem in any step, at most; KV heads (item_tokens_of())
 };
 
 // Processors of a rank that adds up its share of sums, at most; elements of a send's tile; bytes of the words that say

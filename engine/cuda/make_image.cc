@@ -12,6 +12,7 @@
 #include "engine/cuda/instance_filler.h"
 #include "engine/cuda/placement.h"
 #include "engine/cuda/taken_up.h"
+#include "engine/program/kv_codec.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 #include "engine/program/variant_facts.h"
@@ -73,6 +74,7 @@ void RankImage::plan_schedule() {
   // For sums of device code, which the program does not know.
   std::vector<int32_t> also(instances.size(), kNone), after_attention = also;
   int32_t last_attention = kNone;
+  rank_.item_tokens = kManyRows, rank_.item_heads = 1;
   for (std::size_t i = 0; i < instances.size(); ++i) {
     const Phase& phase = p.phases[instances[i].phase];
     const Variant& variant = p.variants[phase.variant];
@@ -83,7 +85,9 @@ void RankImage::plan_schedule() {
     if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
       const Buffer& q = p.buffers[resolve(p, phase, phase.operands[0], instances[i].trip)];
       const Buffer& keys = p.buffers[resolve(p, phase, phase.operands[1], instances[i].trip)];
+      const Buffer& values = p.buffers[resolve(p, phase, phase.operands[2], instances[i].trip)];
       plan_heads(phase.variant, p.vals[q.dims[1]].max, p.vals[keys.dims[1]].max);
+      plan_items(phase.variant, keys, values);
     }
   }
   std::map<int32_t, std::vector<Access>> more = appended().accesses(p, *setup_.binding);
@@ -153,6 +157,29 @@ void RankImage::plan_heads(int32_t variant, int64_t heads, int64_t kv_heads) {
     }
   }
   heads_[table + at(kv_heads)] = static_cast<int32_t>(heads_.size() - table);
+}
+
+// As many as attention by strips has room for at once, if all of it may go by strips, which these GPUs' code then does;
+// where it did not, items of so many tokens would only take longer.
+void RankImage::plan_items(int32_t variant, const Buffer& keys, const Buffer& values) {
+  const Program& p = *setup_.program;
+  const auto max = [&](const Buffer& b, std::size_t axis) {
+    return static_cast<i32>(p.vals[b.dims[axis]].max);
+  };
+  const VariantFacts facts = VariantFacts::of(p.variants[variant]);
+  const int32_t* first = heads_.data() + heads_at_.at(variant);
+  int32_t group = 0;
+  for (int32_t kv = 0; kv < max(keys, 1); ++kv) group = std::max(group, first[kv + 1] - first[kv]);
+  const bool may =
+      facts.softcap == 0 && attends_by_strips(tiles_ == kLargestTiles, kv_codec_of(keys.dtype)->format,
+                                              max(keys, 3), max(values, 3));
+  const int32_t tokens = may ? strip_tokens(group) : kItemTokens;
+  rank_.item_tokens = std::min(rank_.item_tokens, static_cast<u16>(tokens));
+  rank_.item_heads = std::max(rank_.item_heads, static_cast<u16>(std::min(max(keys, 1), i32{UINT16_MAX})));
+}
+
+int32_t RankImage::item_tokens(int32_t step_tokens, int32_t longest) const {
+  return item_tokens_of(rank_.item_tokens, rank_.item_heads, step_tokens, longest, options_.processors);
 }
 
 int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t instance) {

@@ -74,6 +74,8 @@ class RankImage {
   // Rows of the steps whose products may take exact wide tiles that need stages of the ring, at least; INT32_MAX if
   // none do.
   int32_t wide_from() const { return wide_from_; }
+  // Of an item of attention in a step of so many tokens, whose longest sequence has so many, at most.
+  int32_t item_tokens(int32_t step_tokens, int32_t longest) const;
   // A channel's own inbox and the counter that its peer raises (links of the host: its relay), as offsets
   // into the arena.
   uint64_t inbox_offset(int32_t channel) const { return inboxes_[channel]; }
@@ -121,6 +123,8 @@ class RankImage {
   // With its addresses; what the phase says is left open.
   Stream stream_at(std::size_t number, const RankPlaces& places) const;
   void plan_heads(int32_t variant, int64_t heads, int64_t kv_heads);
+  // Of tokens of queries, behind plan_heads().
+  void plan_items(int32_t variant, const Buffer& keys, const Buffer& values);
   uint64_t take(uint64_t bytes);
   uint64_t parts_bytes() const {
     return setup_.group ? 0 : rank_parts_.bytes() * static_cast<uint64_t>(setup_.program->ranks);

@@ -16,7 +16,7 @@ namespace ark {
 inline constexpr int kElementTile = 2048;   // elements
 inline constexpr int kMatMulRows = 32;      // rows of x a tile
 inline constexpr int kSendTile = 16 << 10;  // bytes
-inline constexpr int kItemTokens = 16;      // query tokens of an attention item, at most
+inline constexpr int kItemTokens = 16;      // query tokens of an attention item, at most; GPUs may have more
 inline constexpr int kPanelWidth = 64;      // columns of a weight's panel
 
 // What codes of a block of panels stand for.
@@ -86,27 +86,27 @@ ARK_BOTH constexpr int alike_tokens(int position, int count) {
   const int alike = split_keys(position) * kMaxSplits - position;
   return alike < count ? alike : count;
 }
-// Items of so many tokens.
-ARK_BOTH constexpr int count_items(int position, int count) {
+// Items of so many tokens, of which one has at most `most`.
+ARK_BOTH constexpr int count_items(int position, int count, int most) {
   int items = 0;
   while (count > 0) {
     const int alike = alike_tokens(position, count);
-    items += (alike + kItemTokens - 1) / kItemTokens;
+    items += (alike + most - 1) / most;
     position += alike, count -= alike;
   }
   return items;
 }
 // Tokens of the first one of them.
-ARK_BOTH constexpr int item_tokens(int position, int count) {
+ARK_BOTH constexpr int item_tokens(int position, int count, int most) {
   const int alike = alike_tokens(position, count);
-  return alike < kItemTokens ? alike : kItemTokens;
+  return alike < most ? alike : most;
 }
 
 // One of a step's pieces of attention work. Items never cross sequences; splits of an item's tokens are of one size.
 struct AttentionItem {
   int slot = 0;
   int first = 0;     // index into the step's tokens
-  int count = 0;     // 1 .. kItemTokens
+  int count = 0;     // tokens
   int position = 0;  // of token `first` in its sequence
 };
 

@@ -14,9 +14,9 @@ void in_range(int64_t value, int64_t end, const char* what) {
 
 }  // namespace
 
-int64_t count_items(std::span<const StepSequence> sequences) {
+int64_t count_items(std::span<const StepSequence> sequences, int most) {
   int64_t items = 0;
-  for (const StepSequence& s : sequences) items += count_items(s.kv_length, s.count);
+  for (const StepSequence& s : sequences) items += count_items(s.kv_length, s.count, most);
   return items;
 }
 
@@ -34,7 +34,7 @@ void check_step(const StepDescriptor& step, const RunnerLimits& l, int64_t max_i
     in_range(int64_t{s.kv_length} + s.count, int64_t{l.max_length} + 1, "length of a sequence");
   }
   ARK_CHECK(next == tokens, "step descriptor: sequences do not cover the tokens");
-  ARK_CHECK(count_items(step.sequences) <= max_items,
+  ARK_CHECK(count_items(step.sequences, kItemTokens) <= max_items,
             "a step of more attention items than the program was compiled for; the scheduler must split it");
   for (const int32_t t : step.tokens) {
     if (t != kFeedbackToken) in_range(t, l.vocabulary, "token");

@@ -162,6 +162,9 @@ Rows run_windows(StepRunner& runner) {
 // More rows than wide tiles begin with.
 Rows run_wide(StepRunner& runner) { return run_greedy(runner, random_tokens(150, 7, 101), 150, 1); }
 
+// Tiles of many rows, a last one of few, and more keys than a block of them.
+Rows run_many(StepRunner& runner) { return run_greedy(runner, random_tokens(324, 7, 101), 108, 1); }
+
 // Runs a decoder and compares its bytes with those of the run without a bug.
 class OnDecoder {
  public:
@@ -407,6 +410,18 @@ std::vector<Bug> device_bugs() {
       OnDecoder(run_at_once, 0, Link::kDirect, 64, 1, DType::kF32, [](TokenGraphOptions& o) {
         o.heads = 12;
       }).with_kv(DType::kF16);
+  // Whose keys and values a phase appends.
+  const OnDecoder codes_apart =
+      OnDecoder(run_decode, 0, Link::kDirect, 64, 1, DType::kF32, [](TokenGraphOptions& o) {
+        o.head_dim = 72;
+      }).with_kv(DType::kI8);
+  // By strips, values in two parts.
+  const OnDecoder strips =
+      OnDecoder(run_many, 0, Link::kDirect, 64, 1, DType::kF32,
+                [](TokenGraphOptions& o) { o.heads = 8, o.head_dim = 96, o.max_positions = 384; })
+          .with_kv(DType::kF16)
+          .with_processors(1)
+          .with_tokens(112, 384);
   // Whose steps have more rows than such as exchange parts of sums by words.
   const OnDecoder sent(run_at_once), between_few(run_between_few);
   const OnDecoder shared = OnDecoder(run_at_once).with_shares();
@@ -519,6 +534,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(rest_left_out, halves),
       ARK_DEVICE_BUG(appended_without_barrier, decode),
       ARK_DEVICE_BUG(stale_places, decode),
+      ARK_DEVICE_BUG(codes_without_sync_warp, codes_apart),
       // rows and sums that say themselves that they are there
       ARK_DEVICE_BUG(x_not_awaited, decode),
       ARK_DEVICE_BUG(same_half, decode),
@@ -547,6 +563,13 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(maxima_of_others, attended),
       ARK_DEVICE_BUG(maximum_in_use, attended),
       ARK_DEVICE_BUG(weights_not_begun, attended),
+      // and by strips
+      ARK_DEVICE_BUG(strips_without_barrier, strips),
+      ARK_DEVICE_BUG(strips_left_early, strips),
+      ARK_DEVICE_BUG(first_run_not_told, strips),
+      ARK_DEVICE_BUG(strips_without_wait, strips),
+      ARK_DEVICE_BUG(rooms_without_barrier, strips),
+      ARK_DEVICE_BUG(warps_not_parted, strips),
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),

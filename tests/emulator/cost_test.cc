@@ -55,6 +55,7 @@ RunnerSetup setup_of(const Loop& loop, int32_t processors) {
   RunnerSetup setup;
   setup.max_tokens = loop.most_tokens();
   setup.max_length = 64 + loop.most_tokens();
+  setup.pages = std::max(setup.pages, 2 * setup.max_length / setup.page_size);
   setup.ranks = loop.ranks;
   setup.options.device.numerics = loop.numerics;
   setup.kv_dtype = loop.kv;
@@ -218,6 +219,9 @@ INSTANTIATE_TEST_SUITE_P(
         Loop{"llama_f16_row_blocks", false, DType::kF16, 0, 0, 1, DType::kF16, 16, cuda::Numerics::kExact, 11,
              1024, 448, 900, 8},
         Loop{"gpt2_f16_wide_groups", true, DType::kF16, 0, 2, 1, DType::kF16, 16, cuda::Numerics::kFast, 70},
+        // Attention by strips, of values in two parts.
+        Loop{"llama_bf16_strips", false, DType::kBF16, 0, 0, 1, DType::kBF16, 128, cuda::Numerics::kExact,
+             200},
         // Sums over ranks of the prompt's forty rows go by sends, or by shares; those of other steps by words.
         Loop{"llama_bf16_two_ranks", false, DType::kBF16, 0, 0, 2, DType::kF32, 16, cuda::Numerics::kExact,
              40},

@@ -346,7 +346,7 @@ TEST(LongContext, ItemsAreAlike) {
     for (const int count : {1, 15, 16, 17, 100, 5000, 40'000}) {
       int items = 0;
       for (int done = 0, own = 0; done < count; done += own, ++items) {
-        own = item_tokens(position + done, count - done);
+        own = item_tokens(position + done, count - done, kItemTokens);
         ASSERT_GT(own, 0);
         ASSERT_LE(own, kItemTokens);
         const int first = position + done, keys = split_keys(first);
@@ -354,7 +354,7 @@ TEST(LongContext, ItemsAreAlike) {
         ASSERT_LE((first + own - 1) / keys, kMaxSplits - 1);
         ASSERT_LE((first + own - 1) / keys + 1, most_splits(position + count));
       }
-      EXPECT_EQ(items, count_items(position, count));
+      EXPECT_EQ(items, count_items(position, count, kItemTokens));
       EXPECT_LE(items, most_items(count, 1)) << position << " + " << count;
     }
   }

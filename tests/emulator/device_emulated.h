@@ -132,6 +132,10 @@ ARK_DEVICE i64 max(i64 a, i64 b) { return a > b ? a : b; }
 ARK_DEVICE i64 min(i64 a, i64 b) { return a < b ? a : b; }
 ARK_DEVICE float abs(float v) { return std::fabs(v); }
 ARK_DEVICE float exp(float v) { return std::exp(v); }
+ARK_DEVICE float exp2(float v) {
+  const float r = std::exp2(v);
+  return r < 0x1p-126f ? 0.0f : r;
+}
 ARK_DEVICE float log(float v) { return std::log(v); }
 ARK_DEVICE float tanh(float v) { return std::tanh(v); }
 ARK_DEVICE float erf(float v) { return std::erf(v); }

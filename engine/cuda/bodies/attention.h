@@ -5,11 +5,13 @@
 // warps are merged in order, then splits in order: what a row comes to depends on its own position only. Keys and
 // values are read once for kRows rows. X: what is stored (bodies/parts.h).
 //
-// Keys and values of 16 bits are multiplied on tensor cores, whatever the rows, others by multiply-adds.
+// Keys and values of 16 bits are multiplied on tensor cores, whatever the rows, others by multiply-adds. Tiles of many
+// rows are taken by strips, to the same bits.
 #pragma once
 
 #include "engine/cuda/bodies/attention_fma.h"
 #include "engine/cuda/bodies/attention_mma.h"
+#include "engine/cuda/bodies/attention_strips.h"
 
 namespace ark::cuda {
 
@@ -47,6 +49,26 @@ ARK_APART bool attend(const LoopParameters& p, u32 instance, int n) {
   return way.task().split_count > 1;
 }
 
+// The same of one that is taken by strips.
+template <class Way>
+ARK_APART bool attend_many(const LoopParameters& p, u32 instance, int n) {
+  Block b = open_turn_block(p);
+  const Call call{b, instance_at(instance), nullptr};
+  const Way way(call);
+  way.open(n);
+  ARK_ROLLED
+  for (i32 row0 = 0; row0 < way.task().rows; row0 += kManyRows)
+    way.run_rows(row0, dev::min(kManyRows, way.task().rows - row0));
+  if (!ARK_BUG(strips_left_early)) consumers_sync();  // all are through with the scratch
+  return way.task().split_count > 1;
+}
+// Whether the block's tile number `n` is: it has rows enough, and the step leaves all of the scratch to bodies.
+ARK_APART bool is_by_strips(const LoopParameters& p, u32 instance, int n, i32 value) {
+  const Block b = open_block(p, 0, 0);
+  return instance_at(instance).attention.softcap == 0 && b.words->stages[b.words->turn % 2] <= p.stages &&
+         has_many_rows(open_tile(b, n).task.rows, value);
+}
+
 // Behind tile number `n`, which has barriers, all are through with the one before. In its place the last warp, which
 // most often has little to merge, opens another one; all ask for its keys once they have met again.
 template <class E, int kKey, int kValue>
@@ -64,6 +86,7 @@ ARK_APART void look_ahead(const LoopParameters& p, u32 instance, int n) {
 template <class E, int kKey, int kValue, class X>
 struct Attention : Quiet {
   static constexpr bool kIsMma = attends_on_tensor_cores(Kv<E>::kFormat, kKey, kValue);
+  static constexpr bool kHasStrips = attends_by_strips(dev::kMovesRegisters, Kv<E>::kFormat, kKey, kValue);
   using Way = typename AttentionWay<kIsMma, E, kKey, kValue, X>::Type;
 
   ARK_DEVICE static i64 grid(const Call& call) {
@@ -84,7 +107,15 @@ struct Attention : Quiet {
     const u32 instance = instance_offset(call);
     ARK_ROLLED
     for (int n = 0; !is_behind_tiles(call.b, n); ++n) {
-      if (attend<Way>(call.b.p, instance, n)) join_splits<Way>(call.b.p, instance);
+      bool is_split;
+      if constexpr (kHasStrips) {
+        is_split = is_by_strips(call.b.p, instance, n, kValue)
+                       ? attend_many<AttentionByStrips<E, kKey, kValue, X>>(call.b.p, instance, n)
+                       : attend<Way>(call.b.p, instance, n);
+      } else {
+        is_split = attend<Way>(call.b.p, instance, n);
+      }
+      if (is_split) join_splits<Way>(call.b.p, instance);
       if (n > 0) look_ahead<E, kKey, kValue>(call.b.p, instance, n);
     }
   }

@@ -133,6 +133,7 @@ struct AttentionByFma : AttentionRows<kValue, X> {
           const float slope = dev::ld_nc(slopes + Rows::head((row0 + r) % task().group));
           s = dev::fma(slope, static_cast<float>(key - position), s);
         }
+        s *= kLog2OfE;
       }
       scores[r * 32 + call.b.lane] = s;  // the lane's own
     }
@@ -142,7 +143,7 @@ struct AttentionByFma : AttentionRows<kValue, X> {
       const float s = scores[r * 32 + call.b.lane];
       const float before = state.maximum[r], now = dev::max(before, dev::warp_max(s));
       const bool none = now == -infinity();  // weights are 0 then, not NaN
-      const float weight = none ? 0.0f : dev::exp(s - now), factor = none ? 1.0f : dev::exp(before - now);
+      const float weight = none ? 0.0f : dev::exp2(s - now), factor = none ? 1.0f : dev::exp2(before - now);
       state.maximum[r] = now;
       state.sum[r] = state.sum[r] * factor + dev::warp_sum(weight);
       scores[r * 32 + call.b.lane] = kHasScales && weight > 0 ? weight * place.value_scale : weight;

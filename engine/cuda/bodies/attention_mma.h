@@ -1,36 +1,29 @@
-// Longer than most: what lanes hold of keys, values, scores and sums is one layout. Attention on tensor cores
-// (bodies/attention.h): sixteen or thirty-two rows at a time, keys and values of 16 bits.
+// Attention on tensor cores (bodies/attention.h): sixteen or thirty-two rows at a time, keys and values of 16 bits.
 //
-// Scores are q K^T, sixteen rows (a strip) by eight keys a product, so that their fragments are the weights' ones in
-// the product with V. A warp's lanes load keys and values into the fragments' registers, 16 bytes each, and nothing
-// goes through shared memory: which of a key's elements is which k of a product is free, as long as q has the same
-// order, and so is which of a value's elements is which column. q and weights are split into two parts
-// (bodies/parts.h). Those of f16 would leave its range: q has each row's largest number at 2^14, weights are taken
-// times 2^15.
+// A warp's lanes load keys and values into the fragments' registers (bodies/attention_fragments.h), 16 bytes each, and
+// nothing goes through shared memory: which of a value's elements is which column of a product is free, too.
 //
-// Why warps share rows, not keys' rows: one row's bits must be those of a decode step, where all warps have keys of the
-// same few rows. A block of keys is 64 KiB, 1,560 ns from L2 at 42 bytes a nanosecond, and the arithmetic of one strip
-// 1,400: so there are two strips where consumers have taken others' registers and heads are short enough. A decode
-// step's rows are in one, and cost no more than eight would.
+// All warps have keys of the same few rows, as a decode step has no others. A block of keys is 64 KiB, 1,560 ns from L2
+// at 42 bytes a nanosecond, and the arithmetic of one strip about 1,000: so there are two strips where consumers have
+// taken others' registers and heads are short enough. A decode step's rows are in one, and cost no more than eight
+// would. Where rows are many, warps share keys instead (bodies/attention_strips.h).
 #pragma once
 
-#include "engine/cuda/bodies/attention_parts.h"
+#include "engine/cuda/bodies/attention_fragments.h"
 
 namespace ark::cuda {
 
-template <class E>
-inline constexpr bool kIsF16 = false;
-template <>
-inline constexpr bool kIsF16<dev::f16> = true;
-
 template <class E, int kKey, int kValue, class X>
-struct AttentionByMma : AttentionRows<kValue, X> {
+struct AttentionByMma
+    : AttentionFragments<E, kKey, kValue, X,
+                         kStripRows * attention_strips(dev::kMovesRegisters, kKey, kValue)> {
+  using Fragments = AttentionFragments<E, kKey, kValue, X,
+                                       kStripRows * attention_strips(dev::kMovesRegisters, kKey, kValue)>;
   using Rows = AttentionRows<kValue, X>;
-  using Rows::call, Rows::task;
-  using Rows::scratch;
-  using Target = typename Rows::Target;
-  static constexpr int kStrips = attention_strips(dev::kMovesRegisters, kKey, kValue),
-                       kRows = kStrips * kStripRows;
+  using Fragments::call, Fragments::task, Fragments::scratch, Fragments::rule, Fragments::target;
+  using Fragments::kRows, Fragments::kCapped, Fragments::kWeights, Fragments::row_of_key;
+  using typename Fragments::Place, typename Fragments::Scores, typename Fragments::Words;
+  static constexpr int kStrips = kRows / kStripRows;
   static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 8 == 0 && kValue % 8 == 0);
 
   // A value's elements are taken by parts, whose sums a warp has registers for, and these by chunks; of a chunk the
@@ -38,128 +31,27 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   static constexpr int kChunk = 64, kPart = kValue < 128 ? kValue : 128;
   static constexpr int kChunks = (kPart + kChunk - 1) / kChunk,
                        kValuesAtOnce = values_at_once(dev::kMovesRegisters, kKey, kValue);
-  static constexpr float kWeights = kIsF16<E> ? 0x1p15f : 1.0f;
 
-  // Scratch of a block. Rows of q: pitch in elements, of 64 bytes each 32. Two rows' 64 bytes lie in different banks:
-  // of an even number a row's halves of 128 bytes change places in every other row.
-  static constexpr int kPairs = (kKey + 31) / 32, kPitch = kPairs * 32, kTurned = kPairs % 2 == 0 ? 32 : 0;
-  static constexpr int kRules = kRows * kPitch;  // in floats from here on
-  static constexpr int kTargets = kRules + kRows * 4, kMaxima = kTargets + 2 * kRows * 2,
-                       kSums = kMaxima + kConsumerWarps * kRows, kKeyRows = kSums + kConsumerWarps * kRows,
-                       kValues = kKeyRows + kConsumerWarps * 32;
+  // Scratch of a block, in floats.
+  static constexpr int kMaxima = Fragments::kBehindTargets, kSums = kMaxima + kConsumerWarps * kRows,
+                       kKeyRows = kSums + kConsumerWarps * kRows, kValues = kKeyRows + kConsumerWarps * 32;
   // Fours of each eight elements of a chunk that warps merge at once.
   static constexpr int kFours = (kValues + kConsumerWarps * kStripRows * kChunk) * 4 <= kRowsScratch ? 2 : 1;
   static constexpr int kPieces = kChunk / 8 * kFours;  // of four floats, of a row
   // A warp's part of what is merged later, in floats; those for cap(), behind which sums of weights wait where values
   // take the registers.
-  static constexpr int kMerged = 4 * kStripRows * kPieces, kCapped = 512;
+  static constexpr int kMerged = 4 * kStripRows * kPieces;
   static constexpr bool kSumsAside = kValuesAtOnce > 1;
   static_assert((kValues + kConsumerWarps * kMerged) * 4 <= kRowsScratch);
-  static_assert(!kSumsAside || kCapped + kStrips * 2 * 32 <= kMerged);
+  static_assert(kMerged >= kCapped && (!kSumsAside || kCapped + kStrips * 2 * 32 <= kMerged));
 
-  ARK_DEVICE explicit AttentionByMma(const Call& c) : Rows(c) {}
-
-  // From element `d` of a row on, up to the next multiple of 32.
-  ARK_DEVICE E* queries(int part, int row, int d) const {
-    return reinterpret_cast<E*>(scratch(0)) + (part * kRows + row) * kPitch + (d ^ row % 2 * kTurned);
-  }
-
-  // ---- q: a warp splits two rows of each strip
-
-  // Of a row, in scratch.
-  struct Rule {
-    float factor, slope;  // of scores, of distances
-    i32 position;
-    u32 reach;  // keys that it sees, its own one the last
-  };
-  ARK_DEVICE Rule& rule(int row) const { return reinterpret_cast<Rule*>(scratch(kRules))[row]; }
-  ARK_DEVICE Target& target(int row) const {
-    return reinterpret_cast<Target*>(scratch(kTargets))[task().turn * kRows + row];
-  }
-
-  // Of the strip from row `first` on.
-  ARK_DEVICE void split_queries(i32 row0, i32 rows, i32 first) const {
-    constexpr int kTurns = (kPairs * 8 + 31) / 32;  // of 32 lanes with four elements
-    const i32 window = call.size(call.i.attention.window);
-    const float* slopes = at<const float>(call.i.attention.slopes);
-    const float* sinks = at<const float>(call.i.attention.sinks);
-    Division tokens[2];
-    i32 heads[2], places[2];
-    const float most = call.i.attention.softcap,
-                scale = most > 0 ? call.i.attention.scale / most : call.i.attention.scale;
-    float own_slopes[2] = {0, 0}, own_sinks[2] = {-infinity(), -infinity()};
-    dev::f32x4 v[2][kTurns];
-    ARK_UNROLL
-    for (int r = 0; r < 2; ++r)
-      tokens[r] = divide(row0 + dev::min(first + call.b.warp + r * kConsumerWarps, rows - 1), task().group);
-    ARK_UNROLL
-    for (int r = 0; r < 2; ++r) heads[r] = Rows::head(tokens[r].rest);
-    if (slopes != nullptr)
-      own_slopes[0] = dev::ld_nc(slopes + heads[0]), own_slopes[1] = dev::ld_nc(slopes + heads[1]);
-    if (sinks != nullptr)
-      own_sinks[0] = dev::ld_nc(sinks + heads[0]), own_sinks[1] = dev::ld_nc(sinks + heads[1]);
-    ARK_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      places[r] = (task().item.first + tokens[r].quotient) * call.size(call.i.attention.heads) + heads[r];
-      const float* from = at<const float>(call.i.attention.q) + static_cast<i64>(places[r]) * kKey;
-      ARK_UNROLL
-      for (int i = 0; i < kTurns; ++i) {
-        const int d = (i * 32 + call.b.lane) * 4;
-        v[r][i] = {0, 0, 0, 0};
-        if (d < kKey) v[r][i] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(from + d));
-      }
-    }
-    ARK_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const i32 row = first + call.b.warp + r * kConsumerWarps;
-      float by = row < rows ? 1.0f : 0.0f, factor = scale;
-      if constexpr (kIsF16<E>) {
-        float largest = 0;
-        ARK_UNROLL
-        for (int i = 0; i < kTurns; ++i) {
-          const dev::f32x4& q = v[r][i];
-          largest = dev::max(dev::max(largest, dev::max(dev::abs(q.x), dev::abs(q.y))),
-                             dev::max(dev::abs(q.z), dev::abs(q.w)));
-        }
-        largest = dev::warp_max(largest);
-        // 2^(14 - exponent), a number that is not subnormal; numbers that are not finite stay what they are.
-        u32 exponent = dev::as_u32(largest) >> 23;
-        exponent = exponent == 255 ? 141 : exponent < 15 ? 15 : exponent;
-        by *= dev::as_f32((141 + 127 - exponent) << 23);
-        factor *= dev::as_f32((exponent - 141 + 127) << 23);
-      }
-      const u32 reach = row >= rows ? 0u : window > 0 ? static_cast<u32>(window) : 0x80000000u;
-      if (call.b.lane == 0) target(row) = {places[r], own_sinks[r]};
-      if (call.b.lane == 0)
-        rule(row) = Rule{factor, own_slopes[r], task().item.position + tokens[r].quotient, reach};
-      ARK_UNROLL
-      for (int i = 0; i < kTurns; ++i) {
-        const int d = (i * 32 + call.b.lane) * 4;
-        if (d >= kPairs * 32) continue;
-        const dev::f32x4 q = {v[r][i].x * by, v[r][i].y * by, v[r][i].z * by, v[r][i].w * by};
-        *reinterpret_cast<dev::u32x2*>(queries(0, row, d)) = {dev::pack<E>(q.x, q.y), dev::pack<E>(q.z, q.w)};
-        *reinterpret_cast<dev::u32x2*>(queries(1, row, d)) = {dev::pack<E>(rest_of<E>(q.x), rest_of<E>(q.y)),
-                                                              dev::pack<E>(rest_of<E>(q.z), rest_of<E>(q.w))};
-      }
-    }
-  }
+  ARK_DEVICE explicit AttentionByMma(const Call& c) : Fragments(c) {}
 
   // ---- a warp's 32 keys
 
   // Of the lane's own key; behind the last key: that one's, whose weight is 0 then.
-  struct Place {
-    i32 page, slot;
-  };
-  ARK_DEVICE Place place_of_key(i32 first, i32 end, bool is_first) const {
-    const u32 key = static_cast<u32>(dev::min(first + call.b.lane, end - 1)),
-              size = static_cast<u32>(call.size(call.i.attention.page_size)), page = key / size;
-    return {Rows::page(static_cast<i32>(page), is_first), static_cast<i32>(key - page * size)};
-  }
-  // Its row among all rows of pages; a cache has fewer than 2^32.
-  ARK_DEVICE u32 row_of_key(const Place& place) const {
-    return static_cast<u32>((place.page * call.size(call.i.attention.kv_heads) + task().kv) *
-                                call.size(call.i.attention.page_size) +
-                            place.slot);
+  ARK_DEVICE Place place_of_own_key(i32 first, i32 end, bool is_first) const {
+    return Fragments::place_of_key(dev::min(first + call.b.lane, end - 1), is_first);
   }
   ARK_DEVICE u32* rows_of_keys() const {
     return reinterpret_cast<u32*>(scratch(kKeyRows)) + call.b.warp * 32;
@@ -177,28 +69,22 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     for (int d = 0; d < kDim; d += 64) dev::prefetch(from + d);
   }
 
-  struct Words {  // 16 bytes: eight elements
-    u32 of[4];
-  };
   ARK_DEVICE static Words load(const E* from) {
     const dev::u32x4 v = dev::ld_global(reinterpret_cast<const dev::u32x4*>(from));
     return {{v.x, v.y, v.z, v.w}};
   }
 
-  // With g = lane / 4, t = lane % 4. Keys: of key 8n + g the elements 8t.. of 32.
-  struct Keys {
-    Words of[4];
-  };
-  ARK_DEVICE void load_keys(int from_element, Keys& keys) const {
+  ARK_DEVICE void load_keys(int from_element, Words (&keys)[4]) const {
     const int d = from_element + call.b.lane % 4 * 8;
     const E* from = at<const E>(call.i.attention.keys) + d;
     const u32* rows = rows_of_keys() + call.b.lane / 4;
     const bool is_there = kKey % 32 == 0 || d < kKey;
     ARK_UNROLL
     for (int n = 0; n < 4; ++n)
-      keys.of[n] = is_there ? load(from + static_cast<i64>(rows[n * 8]) * kKey) : Words{};
+      keys[n] = is_there ? load(from + static_cast<i64>(rows[n * 8]) * kKey) : Words{};
   }
-  // Values: of keys 16u + 2t, + 1, + 8, + 9 the elements 8g.. of the chunk, for kKeysAtOnce numbers u.
+  // With g = lane / 4, t = lane % 4: of keys 16u + 2t, + 1, + 8, + 9 the elements 8g.. of the chunk, for kValuesAtOnce
+  // numbers u.
   struct Values {
     Words of[kValuesAtOnce][4];
   };
@@ -222,7 +108,6 @@ struct AttentionByMma : AttentionRows<kValue, X> {
   // of which a value's element 16t + 8i + 4f + j of a chunk is of[chunk][f][0][j][i] (row g + 8: [2 + i]). Sums of
   // weights: of the lane's keys.
   using Sums = float[2][1][4][4];
-  using Scores = float[1][4][4];  // of keys 8n + 2t and + 1: [0][n]
   struct State {
     float sum[2] = {0, 0};
     Sums of[kChunks] = {};
@@ -237,25 +122,6 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     }
   }
 
-  ARK_DEVICE void score(int strip, const Keys& keys, int from_element, Scores& scores) const {
-    const int first_row = ARK_BUG(queries_of_first_strip) ? 0 : strip * kStripRows;
-    const E* own = queries(0, first_row + call.b.lane / 4, from_element + call.b.lane % 4 * 8);
-    ARK_UNROLL
-    for (int part = 0; part < 2; ++part) {
-      if (kStrips > 1) dev::sync_warp();  // or the loads of all parts and strips were under way at once
-      const auto low = *reinterpret_cast<const dev::u32x4*>(own + part * kRows * kPitch);
-      const auto high = *reinterpret_cast<const dev::u32x4*>(own + (part * kRows + 8) * kPitch);
-      const u32 a[2][1][4] = {{{low.x, high.x, low.y, high.y}}, {{low.z, high.z, low.w, high.w}}};
-      ARK_UNROLL
-      for (int step = 0; step < 2; ++step) {
-        u32 b[4][2];
-        ARK_UNROLL
-        for (int n = 0; n < 4; ++n) b[n][0] = keys.of[n].of[2 * step], b[n][1] = keys.of[n].of[2 * step + 1];
-        dev::mma_tile<E>(scores, a[step], b);
-      }
-    }
-  }
-
   // Of a row's scores, so far: registers are few.
   ARK_DEVICE float& maximum(int row) const { return scratch(kMaxima)[call.b.warp * kRows + row]; }
 
@@ -266,65 +132,26 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     return state.sum[r];
   }
 
-  // A score at a time, through the warp's part of what is merged later: there is one copy of the code.
-  ARK_DEVICE void cap(float most, int row, Scores& scores) const {
-    float* own = merged_four(call.b.warp, 0, 0) + call.b.lane;
-    static_assert(kMerged >= kCapped);
-    ARK_UNROLL
-    for (int i = 0; i < 16; ++i) own[i * 32] = scores[0][i / 4][i % 4] * rule(row + i % 4 / 2 * 8).factor;
-    ARK_ROLLED
-    for (int i = 0; i < 16; ++i) own[i * 32] = most * dev::tanh(own[i * 32]);
-    ARK_UNROLL
-    for (int i = 0; i < 16; ++i) scores[0][i / 4][i % 4] = own[i * 32];
-  }
-
   // Scores -> weights; `key`: the lane's first one. Rescales the state. `rows`: of the strip.
   ARK_DEVICE void weigh(int strip, i32 rows, i32 key, State& state) const {
-    Scores& scores = state.scores;
     const float most = call.i.attention.softcap;
-    const bool has_slopes = at<const float>(call.i.attention.slopes) != nullptr;
     const int row = strip * kStripRows + call.b.lane / 4;
-    if (most > 0) cap(most, row, scores);
+    if (most > 0) Fragments::cap(most, row, merged_four(call.b.warp, 0, 0), state.scores);
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) {
       if (r == 1 && rows <= 8) break;
       dev::sync_warp();
-      const Rule own = rule(row + r * 8);
-      const float by = most > 0 ? 1 : own.factor;
-      const i32 distance = own.position - key;
-      const float before = maximum(row + r * 8);
-      float now = before;
-      ARK_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        float& s = scores[0][i / 2][2 * r + i % 2];
-        const i32 back = distance - (i / 2 * 8 + i % 2);
-        s *= by;
-        if (has_slopes) s = dev::fma(own.slope, static_cast<float>(-back), s);
-        if (static_cast<u32>(back) >= own.reach) s = -infinity();
-        now = dev::max(now, s);
-      }
-      now = dev::max(now, dev::shfl_xor(now, 1));
-      now = dev::max(now, dev::shfl_xor(now, 2));
-      const bool none = now == -infinity();  // weights are 0 then, not NaN
-      const float factor = none ? 1.0f : dev::exp(before - now), from = none ? 0.0f : now;
-      float sum = 0;
-      ARK_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        float& s = scores[0][i / 2][2 * r + i % 2];
-        s = dev::exp(s - from);
-        sum += s;
-        s *= kWeights;
-      }
+      const auto now = Fragments::weigh_row(rule(row + r * 8), r, key, maximum(row + r * 8), state.scores);
       if (!ARK_BUG(maximum_in_use)) dev::sync_warp();  // all have read the one before
-      if (call.b.lane % 4 == 0) maximum(row + r * 8) = now;
+      if (call.b.lane % 4 == 0) maximum(row + r * 8) = now.maximum;
       float& all = sum_of_weights(strip, state, r);
-      all = dev::fma(all, factor, sum);
+      all = dev::fma(all, now.factor, now.sum);
       ARK_UNROLL
       for (int c = 0; c < kChunks; ++c) {
         ARK_UNROLL
         for (int j = 0; j < 8; ++j) {
           float(&of)[4] = state.of[c][j / 4][0][j % 4];
-          of[2 * r] *= factor, of[2 * r + 1] *= factor;
+          of[2 * r] *= now.factor, of[2 * r + 1] *= now.factor;
         }
       }
     }
@@ -336,12 +163,8 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     for (int u = 0; u < kValuesAtOnce; ++u) {
       u32 high[kStrips][1][4], low[kStrips][1][4];
       ARK_UNROLL
-      for (int i = 0; i < kStrips * 4; ++i) {
-        const float* w = states[i / 4].scores[0][2 * (first_u + u) + i % 4 / 2] + i % 2 * 2;
-        high[i / 4][0][i % 4] = dev::pack<E>(w[0], w[1]);
-        const dev::f32x2 two = dev::unpack<E>(high[i / 4][0][i % 4]);
-        low[i / 4][0][i % 4] = dev::pack<E>(w[0] - two.x, w[1] - two.y);
-      }
+      for (int strip = 0; strip < kStrips; ++strip)
+        Fragments::split_weights(states[strip].scores, first_u + u, high[strip], low[strip]);
       ARK_UNROLL
       for (int f = 0; f < 2; ++f) {
         dev::sync_warp();
@@ -378,22 +201,25 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     const i32 end = dev::uniform(dev::min((task().split + 1) * of_split, newest + 1));
     i32 first = dev::uniform(first_key(task(), window, call.b.warp, oldest));
     if (first >= end) return;
-    tell(row_of_key(place_of_key(first, end, row0 == 0)));
+    tell(row_of_key(place_of_own_key(first, end, row0 == 0)));
     ARK_ROLLED
     for (;;) {
       // A page is looked up one turn ahead, and what lies there asked for in L2. Nothing of the next keys is loaded
       // ahead: the registers are not there, and the other warp of the processor's quarter works meanwhile.
-      const Place next = place_of_key(first + kAttentionBlock, end, false);
+      const Place next = place_of_own_key(first + kAttentionBlock, end, false);
       ARK_UNROLL
       for (State& state : states) {
         ARK_UNROLL
-        for (int n = 0; n < 16; ++n) state.scores[0][n / 4][n % 4] = 0;
+        for (int n = 0; n < 16; ++n) state.scores[n / 4][n % 4] = 0;
       }
       ARK_ROLLED
       for (int d = 0; d < kKey; d += 32) {
-        Keys keys;
+        Words keys[4];
         load_keys(d, keys);
-        with_each(rows, states, [&](int strip, State& state) { score(strip, keys, d, state.scores); });
+        with_each(rows, states, [&](int strip, State& state) {
+          const int own = ARK_BUG(queries_of_first_strip) ? 0 : strip;
+          Fragments::template score<0>(own, keys, d / 32, kStrips > 1, state.scores);
+        });
       }
       const u32 next_row = row_of_key(next);
       if (first + kAttentionBlock < end) {
@@ -483,7 +309,8 @@ struct AttentionByMma : AttentionRows<kValue, X> {
     if (call.b.lane == 0 && !ARK_BUG(targets_in_use)) task().turn ^= 1;
     dev::sync_warp();
     ARK_ROLLED
-    for (i32 first = 0; first < rows; first += kStripRows) split_queries(row0, rows, first);
+    for (i32 first = 0; first < rows; first += kStripRows)
+      Fragments::template split_queries<2, kConsumerWarps>(row0, rows, first + call.b.warp);
     // Behind it nobody reads what is merged, of rows before these, any more.
     if (!ARK_BUG(queries_without_barrier)) consumers_sync();
     ARK_ROLLED

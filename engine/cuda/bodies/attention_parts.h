@@ -9,13 +9,18 @@ namespace ark::cuda {
 
 ARK_APART float capped(float score, float cap) { return cap * dev::tanh(score / cap); }
 
-// What a row's sum of values is multiplied by in the end. A sink is a score without a value; none: -infinity.
+// Scores are taken times this, once they are capped and have their slopes: weights are powers of two then, which is an
+// instruction instead of nine.
+inline constexpr float kLog2OfE = 1.44269504f;
+
+// What a row's sum of values is multiplied by in the end. A sink is a score without a value, as it is in memory; none:
+// -infinity.
 ARK_DEVICE float last_factor(float sink, float maximum, float sum) {
   float factor = 1;
   if (sink != -infinity()) {
-    const float now = dev::max(maximum, sink);
-    factor = dev::exp(maximum - now);
-    sum = sum * factor + dev::exp(sink - now);
+    const float now = dev::max(maximum, sink * kLog2OfE);
+    factor = dev::exp2(maximum - now);
+    sum = sum * factor + dev::exp2(sink * kLog2OfE - now);
   }
   return factor / sum;
 }
@@ -45,21 +50,28 @@ struct RowPart {
   float maximum = -infinity(), sum = 0;
   dev::f32x4 values = {0, 0, 0, 0};  // four of the values' elements
 };
-// Of parts in order.
+// A part and the one behind it, merged: the largest score of both, and what the sums of each are multiplied by. Of a
+// part without keys: by 0, not NaN.
+struct Merge {
+  float maximum, first, second;
+  ARK_DEVICE Merge(float a, float b)
+      : maximum(dev::max(a, b)),
+        first(a == -infinity() ? 0.0f : dev::exp2(a - maximum)),
+        second(b == -infinity() ? 0.0f : dev::exp2(b - maximum)) {}
+  ARK_DEVICE float of(float a, float b) const { return dev::fma(b, second, a * first); }
+};
+// Of parts one behind the other, which is how bodies/attention_strips.h comes to them, too.
 template <int kCount>
 ARK_DEVICE RowPart merged(const RowPart (&parts)[kCount]) {
   RowPart all;
   ARK_UNROLL
-  for (int i = 0; i < kCount; ++i) all.maximum = dev::max(all.maximum, parts[i].maximum);
-  ARK_UNROLL
   for (int i = 0; i < kCount; ++i) {
     const RowPart& own = parts[i];
-    const float factor = own.maximum == -infinity() ? 0.0f : dev::exp(own.maximum - all.maximum);
-    all.sum = dev::fma(own.sum, factor, all.sum);
-    all.values.x = dev::fma(own.values.x, factor, all.values.x);
-    all.values.y = dev::fma(own.values.y, factor, all.values.y);
-    all.values.z = dev::fma(own.values.z, factor, all.values.z);
-    all.values.w = dev::fma(own.values.w, factor, all.values.w);
+    const Merge merge(all.maximum, own.maximum);
+    all.maximum = merge.maximum;
+    all.sum = merge.of(all.sum, own.sum);
+    all.values = {merge.of(all.values.x, own.values.x), merge.of(all.values.y, own.values.y),
+                  merge.of(all.values.z, own.values.z), merge.of(all.values.w, own.values.w)};
   }
   return all;
 }
@@ -254,14 +266,24 @@ struct AttentionRows {
            (static_cast<i64>(place) * call_splits(call.b) + of) * (kValue + 4);
   }
 
-  ARK_DEVICE void write(const Target& to, int d, const RowPart& part) const {
-    const float by = last_factor(to.sink, part.maximum, part.sum);
-    const dev::f32x4& v = part.values;
+  // Where a row's outputs go, and the first one's number there.
+  struct Outputs {
+    float* row;
+    i32 first;
+    bool told;
+    // `by` times values' sums.
+    ARK_DEVICE void store(int d, const dev::f32x4& v, float by) const {
+      store_four<X>(row, first + d, {v.x * by, v.y * by, v.z * by, v.w * by}, told);
+    }
+  };
+  ARK_DEVICE Outputs outputs(const Target& to) const {
     const i32 heads = call.size(call.i.attention.heads);
     const Division place = divide(to.place, heads);
-    const Rows out = rows_at(call.b, call.i.attention.out, heads * kValue, call.i.lamport_out);
-    store_four<X>(out.row(place.quotient), place.rest * kValue + d, {v.x * by, v.y * by, v.z * by, v.w * by},
-                  out.told);
+    const auto out = rows_at(call.b, call.i.attention.out, heads * kValue, call.i.lamport_out);
+    return {out.row(place.quotient), place.rest * kValue, out.told};
+  }
+  ARK_DEVICE void write(const Target& to, int d, const RowPart& part) const {
+    outputs(to).store(d, part.values, last_factor(to.sink, part.maximum, part.sum));
   }
   // Of the split: the outputs, if it is the item's only one.
   ARK_DEVICE void hand_in(const Target& to, int d, const RowPart& part) const {

@@ -1,5 +1,5 @@
 // A product's tile that no phase behind it takes up again: whole heads of queries, keys or values, which whoever
-// finishes the tile rotates and puts into their pages (engine/cuda/appended.h says when; bodies/append.h does it).
+// finishes the tile rotates and puts into their pages (engine/cuda/appended.h says when, bodies/appended_tile.h how).
 #pragma once
 
 #include "engine/cuda/call.h"

@@ -9,11 +9,9 @@ namespace {
 
 constexpr u32 kTerms = kEpilogueBias | kEpilogueResidual;  // of an epilogue, that are loaded
 
-// mma.m16n8k16 of f16 or bf16 with sums in f32, one after the other in a quarter of a processor, in cycles: 489 TFLOP/s
-// of an H100 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024). Until a wide piece's
-// first operands are there; its copies of x; until those of a tile's first piece are there, which no count knows where
-// later ones are on their way.
-constexpr double kMmaIssue = 8, kFirstOperands = 100, kWideCopies = 150, kFirstX = 400;
+// Cycles until a wide piece's first operands are there; its copies of x; until those of a tile's first piece are there,
+// which no count knows where later ones are on their way.
+constexpr double kFirstOperands = 100, kWideCopies = 150, kFirstX = 400;
 // Of an exact wide tile: a piece's sums of a warp added to those that wait in registers, or kept there, beside those of
 // the other warp of its quarter; all warps' from or to shared memory, which brings 128 bytes a cycle, and around it.
 constexpr double kOwnLevel = 2 * 2 * 16, kNearLevel = kWideLevelFloats * 4 / 128 + 2 * 60.0;
@@ -220,7 +218,7 @@ Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
   return w;
 }
 
-// bodies/append.h's AppendedTile: what comes from memory are angles, and places of rows that are not the first ones.
+// bodies/appended_tile.h: what comes from memory are angles, and places of rows that are not the first ones.
 Work ProductWork::use_work(const StreamTile& tile, i32 rows, i32 panel) const {
   const bool rotates = (i_.product.tile_use & kTileRotated) != 0,
              appends = (i_.product.tile_use & kTileAppended) != 0;

@@ -64,15 +64,20 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   const Instance& last = instances_.back();
   waits_ = table<cuda::Wait>(rank.waits, at(last.first_wait + last.waits));
 
-  int64_t tokens = 0, longest = 0;
+  int32_t step_tokens = 0, longest = 0;
+  for (const StepShape::Sequence& s : shape.sequences) {
+    step_tokens += s.count;
+    longest = std::max(longest, s.cached + s.count);
+  }
+  const int32_t most = images[0]->item_tokens(step_tokens, longest);
+  int64_t tokens = 0;
   for (const StepShape::Sequence& s : shape.sequences) {
     const auto slot = static_cast<int>(&s - shape.sequences.data());
     for (int32_t i = 0, count = 0; i < s.count; i += count) {
-      count = item_tokens(s.cached + i, s.count - i);
+      count = item_tokens(s.cached + i, s.count - i, most);
       items_.push_back({slot, static_cast<int>(tokens) + i, count, s.cached + i});
     }
     tokens += s.count;
-    longest = std::max<int64_t>(longest, s.cached + s.count);
   }
   int32_t wide_from = INT32_MAX;
   leaving_rows_ = INT32_MAX;
@@ -99,7 +104,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
                                 {"rows", std::ssize(shape.sequences)},
                                 {"tokens", tokens}};
   for (const Val& val : program_->vals) vals_.push_back(static_cast<i32>(val.e.evaluate(symbols)));
-  splits_ = most_splits(static_cast<int32_t>(longest));
+  splits_ = most_splits(longest);
 }
 
 template <class T>

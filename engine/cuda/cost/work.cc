@@ -117,23 +117,36 @@ Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
   return token.times(tiles.last - tiles.first);
 }
 
-// Keys and values come through scratch, where nobody waits for loads.
+// By warps, of which two share a quarter of the processor. Codes with scales come through scratch, where nobody waits
+// for loads.
 Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
+  constexpr int32_t kElement = 60, kRound = 400;
   const KvFormat format = kv_format(t, i, 7);
   const RotaryAppendArguments& a = i.rotary_append;
   const int32_t heads = t.size(a.heads), kv_heads = t.size(a.kv_heads), key = t.size(a.turned.dim),
                 value = t.size(a.value_dim), pairs = key - t.size(a.turned.pairs),
                 pack = elements_at_once(format);
+  const int64_t count = tiles.last - tiles.first;
+  const int32_t warps = append_warps(count, format.has_scales()), groups = kConsumerWarps / warps,
+                sharing = std::min<int64_t>(count, groups) * warps > kConsumerWarps / 2 ? 2 : 1;
   Work all;
-  for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
-    const auto head = static_cast<int32_t>(tile % kv_heads);
-    const int32_t queries = heads * (head + 1) / kv_heads - heads * head / kv_heads;
-    Work one = loads(1);
-    one += element_loop(int64_t{queries + 1} * pairs + value);
-    one.cycles += 4 * kCall + one.loads * kCall;
-    one += barriers(tile + 1 < tiles.last ? 2 : 1);
-    one.cycles += format.has_scales() ? scaled_head(std::max(key, value), pack).cycles : 2 * kLoopTurn;
-    all += one;
+  for (int64_t group = 0; group < groups; ++group) {
+    Work own;
+    for (int64_t tile = tiles.first + group; tile < tiles.last; tile += groups) {
+      const auto head = static_cast<int32_t>(tile % kv_heads);
+      const int32_t queries = heads * (head + 1) / kv_heads - heads * head / kv_heads;
+      const int32_t elements = up(int64_t{queries + 1} * pairs + value, warps * 32);  // of a lane
+      Work one = loads(1 + up(elements, 4));
+      one.covered = one.loads;
+      one.beside =
+          std::max(one.loads * kRound + elements * kElement, sharing * elements * kElement) + 4 * kCall;
+      if (format.has_scales()) one.beside += 2 * scaled_head(std::max(key, value), pack).cycles;
+      one.streamed = (int64_t{2} * queries + 1) * key * 4 + value * 4;
+      own += one;
+    }
+    all.streamed += own.streamed;
+    own.streamed = all.streamed;
+    if (own.loads > all.loads) all = own;
   }
   return all;
 }
@@ -229,11 +242,10 @@ Work fma_rows(const AttentionPass& a) {
 }
 
 // On tensor cores. Two warps share a quarter of the processor: a block of keys takes what one has to wait for, its
-// loads from L2, too, or what both give to it, whatever is more. mma.m16n8k16: issued every 8 cycles, there behind 33
-// (Luo et al. 2024); instructions as SASS for sm_90a has them (64 elements: 690 of a warp with sixteen rows, of which
-// 90 turn values around for both strips).
+// loads from L2, too, or what both give to it, whatever is more. Instructions as SASS for sm_90a has them (64 elements:
+// 530 of a warp with sixteen rows, of which 90 turn values around for both strips).
 Work mma_rows(const AttentionPass& a, int32_t most_strips, bool moves_registers, uint32_t scratch_bytes) {
-  constexpr int32_t kMmaIssue = 8, kMmaLatency = 33, kLoad = 400, kChunk = 64;
+  constexpr int32_t kLoad = 400, kChunk = 64;
   const AttentionShape& s = a.shape;
   const int32_t strips = up(a.rows, kStripRows);
   const int32_t parts = up(s.value, 128), chunks = up(std::min(s.value, 128), kChunk), pairs = up(s.key, 32);
@@ -245,8 +257,8 @@ Work mma_rows(const AttentionPass& a, int32_t most_strips, bool moves_registers,
   all += barriers(1);
   all.cycles = strips * (3 * kCall + kWarpSum + 100);
   const double eights = up(a.rows, 8), products = strips * (16.0 * pairs + 32 * chunks),
-               issued = products + strips * 40 * pairs + 90 * chunks + eights * 230,
-               waited = products * kMmaIssue + strips * (4 * kMmaLatency + 120) + eights * 200;
+               issued = products + strips * 40 * pairs + 90 * chunks + eights * 150,
+               waited = products * kMmaIssue + strips * (4 * kMmaLatency + 120) + eights * 150;
   const int32_t rounds = pairs + 2 * chunks / values_at_once(moves_registers, s.key, s.value);
   for (int32_t part = 0; part < parts; ++part) {
     if (part > 0) all += barriers(1);
@@ -272,6 +284,36 @@ Work mma_rows(const AttentionPass& a, int32_t most_strips, bool moves_registers,
   return all;
 }
 
+// By strips: all warps take 32 keys between two barriers, which are copied, and whose pages are looked up, meanwhile.
+// Instructions as SASS for sm_90a has them: 580 of a turn of 64 elements, 660 of a part of 128.
+Work strip_rows(const AttentionPass& a) {
+  const AttentionShape& s = a.shape;
+  const int32_t parts = strip_parts(s.value), sixteens = s.value / parts / 16, pairs = up(s.key, 32),
+                strips = up(a.rows, kStripRows), turns_of = a.keys / 32,
+                runs = std::min(kConsumerWarps, turns_of);      // whose sums are merged
+  const int32_t sharing = strips > kConsumerWarps / 2 ? 2 : 1;  // warps of a processor's quarter
+  const double products = 16.0 * pairs + 8 * sixteens, issued = products + 30 * pairs + 330 + 12 * sixteens,
+               waited = products * kMmaIssue + 4 * kMmaLatency + 120 + 2 * 150;
+  Work all;
+  for (int32_t part = 0; part < parts; ++part) {
+    all += barriers(2 + turns_of);
+    all += loads(2);  // the first pages; the last ones, which are looked up for nothing
+    // q, slopes and sinks: by eight rows.
+    if (part == 0) all += loads((a.knows_heads ? 1 : 2) * 2);
+    // Of memory's keys each warp's first 32 have been asked for before; others' copies, which begin a turn ahead, take
+    // longer than a turn.
+    const int32_t far = a.is_far && part == 0 ? std::max(0, turns_of - a.knows_page * kConsumerWarps) : 0;
+    all += loads(turns_of - far, far);
+    all.covered += turns_of - far;
+    all.beside += (turns_of - far) * std::max(waited, sharing * std::max(products * kMmaIssue, issued)) +
+                  runs * sharing * (60 + 24.0 * sixteens);
+    all.cycles += 5 * kCall + kWarpSum + sixteens * 60.0;
+  }
+  all.streamed =
+      int64_t{a.keys} * ((parts - a.is_far) * s.key + (a.is_far ? 0 : s.value)) * s.format.bits / 8;
+  return all;
+}
+
 // The splits of a row, by the last tile of an item and KV head: most often the one with the last split, which the same
 // processor has.
 Work join_splits(const AttentionShape& s, int32_t rows, int32_t splits, bool is_last, bool has_sinks) {
@@ -293,7 +335,9 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
   const bool is_mma = attends_on_tensor_cores(s.format, s.key, s.value), has_slopes = i.attention.slopes != 0,
              has_sinks = i.attention.sinks != 0;
   const int32_t strips = attention_strips(t.machine().moves_registers(), s.key, s.value),
-                at_once = is_mma ? strips * kStripRows : 4;  // rows
+                few_at_once = is_mma ? strips * kStripRows : 4;  // rows
+  const bool has_strips = attends_by_strips(t.machine().moves_registers(), s.format, s.key, s.value) &&
+                          i.attention.softcap == 0 && t.stages() <= t.machine().stages;
   Work all;
   for (int64_t number = tiles.first; number < tiles.last; ++number) {
     const AttentionTile tile = tile_of(t, number);
@@ -309,6 +353,8 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       (all += loads(opening)) += barriers(1);
       continue;
     }
+    const bool by_strips = has_strips && has_many_rows(rows, s.value);
+    const int32_t at_once = by_strips ? kManyRows : few_at_once;
     const int64_t queries = std::min(at_once, rows) * int64_t{s.key};  // of a pass
     const int32_t idle = is_mma ? 0 : turns(queries) - turns(queries - (kConsumers - 32)),
                   each = group <= kKnownHeads ? 1 : 2;
@@ -333,12 +379,14 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       const AttentionPass pass{
           s,         count, all_keys, blocks, last_keys, is_far, has_slopes, has_sinks, group <= kKnownHeads,
           knows_page};
-      all += is_mma ? mma_rows(pass, strips, t.machine().moves_registers(), t.machine().tiles.scratch)
-                    : fma_rows(pass);
+      all += by_strips ? strip_rows(pass)
+             : is_mma  ? mma_rows(pass, strips, t.machine().moves_registers(), t.machine().tiles.scratch)
+                       : fma_rows(pass);
       if (is_far)
         all.bytes +=
             int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
     }
+    if (by_strips) all += barriers(1);
     if (splits.count() > 1) all += join_splits(s, rows, splits.count(), tile.split == splits.last, has_sinks);
   }
   return all;

@@ -8,6 +8,10 @@ namespace ark::cuda::cost {
 // Cycles of instructions that wait for each other, of SASS for sm_90a: a turn of a rolled loop over elements, a sum or
 // a maximum over a warp by shuffles, a division or another call, an activation.
 inline constexpr double kLoopTurn = 60, kWarpSum = 150, kCall = 60, kActivation = 120;
+// mma.m16n8k16 of f16 or bf16 with sums in f32, in a quarter of a processor: issued every so many cycles (489 TFLOP/s
+// of an H100: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024), and there behind so
+// many.
+inline constexpr double kMmaIssue = 8, kMmaLatency = 33;
 
 inline int32_t up(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 // Turns of a loop of all consumers over so many elements.

@@ -18,14 +18,17 @@ struct AttentionCase {
   double softcap = 0;
   bool slopes = false, sinks = false;
   int32_t length = 90;
-  float size = 1;  // of q
+  float size = 1;            // of q
+  int32_t most_tokens = 64;  // of a step
 };
 
 // Queries, keys and values are rows of tables, by the token's id; a row's logits are its attention's numbers.
 class AttentionModel {
  public:
   explicit AttentionModel(const AttentionCase& c) : c_(c) {
-    TokenGraphOptions o{.kv_heads = c.kv_heads, .vocabulary = c.heads * c.value_dim, .max_positions = 1024};
+    TokenGraphOptions o{.kv_heads = c.kv_heads,
+                        .vocabulary = c.heads * c.value_dim,
+                        .max_positions = std::max(1024, c.length + 1)};
     o.heads = c.heads, o.head_dim = c.key_dim;
     TokenGraphBuilder b(o);
     const auto table = [&](std::vector<float>& numbers, int64_t width, float size, const char* name) {
@@ -158,10 +161,12 @@ class AttentionModel {
 
 RunnerSetup setup_of(const AttentionCase& c) {
   RunnerSetup setup;
-  setup.max_tokens = 64, setup.max_length = 1100, setup.page_size = 16, setup.pages = 80;
+  setup.max_tokens = c.most_tokens, setup.max_length = std::max(1100, c.length + 1), setup.page_size = 16;
+  setup.pages = setup.max_length / setup.page_size + 11;
   setup.kv_dtype = c.kv;
   setup.options.gpu = test_gpu({});
-  setup.options.device.processors = test_processors();
+  // So few that prompts' items are as large as they may be, on a GPU, too.
+  setup.options.device.processors = c.most_tokens > 64 ? 2 : test_processors();
   setup.options.step_deadline = std::chrono::seconds(60);
   return setup;
 }
@@ -182,7 +187,7 @@ TEST_P(Attention, IsASoftmaxOverWhatARowSees) {
   std::vector<int32_t> few, many;
   int32_t left = c.length;
   for (const int32_t chunk : {37, 1, 2, 17}) few.push_back(chunk), left -= chunk;
-  for (; left > 3; left -= few.back()) few.push_back(std::min(40, left - 3));
+  for (; left > 3; left -= few.back()) few.push_back(std::min(c.most_tokens > 256 ? 400 : 40, left - 3));
   for (; left > 0; --left) few.push_back(1);
   const Rows rows = last_rows(model, c, tokens, few);
   int32_t at = 0;
@@ -197,7 +202,7 @@ TEST_P(Attention, IsASoftmaxOverWhatARowSees) {
   }
   // The last row, its sequence cut otherwise.
   left = c.length;
-  for (; left > 0; left -= many.back()) many.push_back(std::min(64, left));
+  for (; left > 0; left -= many.back()) many.push_back(std::min(c.most_tokens, left));
   EXPECT_TRUE(same_bits({rows.back()}, {last_rows(model, c, tokens, many).back()}));
 }
 
@@ -220,6 +225,15 @@ constexpr AttentionCase kCases[] = {
     {4, 1, 64, 64, DType::kBF16, 0, 0, false, false, 1060},
     {2, 1, 16, 16, DType::kF16, 0, 0, false, false, 90, 1e6F},  // q beyond the range of f16
     {2, 1, 16, 16, DType::kF16, 0, 0, false, false, 90, 1e-6F},
+    // By strips: values in two parts; strips without rows; more rows than strips; in several splits, of one of which a
+    // warp would have four runs of keys; keys that no row of a strip sees.
+    {8, 2, 128, 128, DType::kBF16, 0, 0, false, true, 560},
+    {3, 1, 96, 96, DType::kF16, 20, 0, true, false},
+    {10, 2, 80, 80},
+    {7, 1, 64, 96, DType::kBF16},
+    {18, 1, 40, 32, DType::kF16, 45, 0, false, true, 130},
+    {4, 4, 24, 16, DType::kBF16, 300, 0, true, true, 700, 1, 256},
+    {4, 1, 16, 16, DType::kF16, 0, 0, false, true, 4180, 1, 1024},
     {4, 2, 12, 20, DType::kF16, 9, 0, true, true},  // by multiply-adds: no eight elements
     {4, 2, 64, 64, DType::kF32, 0, 2.0, false, true},
 };

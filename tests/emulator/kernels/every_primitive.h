@@ -51,6 +51,7 @@ ARK_DEVICE void use_places(Results& to) {
 // Units in the last place: CUDA's documented error, and one of the other machine's library.
 ARK_DEVICE void use_numbers(Results& to, float v) {
   ARK_KEEP_NEAR(3, exp(v));
+  ARK_KEEP_NEAR(4, exp2(v));
   ARK_KEEP_NEAR(2, log(v));
   ARK_KEEP_NEAR(3, tanh(v));
   ARK_KEEP_NEAR(3, erf(v));
