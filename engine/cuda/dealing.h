@@ -255,7 +255,7 @@ struct Batches {
   }
 };
 
-// Warps that take a tile of kRotaryAppend together, of a block that has so many of them: a power of two.
+// Warps that take a tile of kRotaryAppend together, of a block that has `tiles` of them: a power of two.
 ARK_BOTH constexpr int append_warps(i64 tiles, bool has_scales) {
   int warps = has_scales ? 1 : kConsumerWarps;
   while (warps > 1 && tiles * warps > kConsumerWarps) warps /= 2;
@@ -289,25 +289,25 @@ ARK_BOTH constexpr i32 attention_strips(bool moves_registers, i32 key, i32 value
 ARK_BOTH constexpr i32 values_at_once(bool moves_registers, i32 key, i32 value) {
   return moves_registers && key <= 64 && value <= 64 ? 2 : 1;
 }
-// Whether tiles of many rows are taken by strips, one a warp, that share keys in shared memory (bodies/
-// attention_strips.h): where a warp has registers for two states of a strip, and a step's scratch room for so many rows
-// of q. How many rows are many: fewer are through sooner where each warp has keys of its own, whose loads take the
-// longer the longer values are.
-inline constexpr i32 kManyRows = kConsumerWarps * kStripRows;
+// Rows that are taken by strips at once, one strip a warp, with keys in shared memory (bodies/attention_strips.h).
+inline constexpr i32 kRowsOfStrips = kConsumerWarps * kStripRows;
 // A value's elements are taken by so many parts, each with all of the scores anew: registers are few.
 ARK_BOTH constexpr i32 strip_parts(i32 value) { return value > 80 ? 2 : 1; }
+// Whether tiles of many rows are, in steps that leave all scratch to bodies: where a warp has registers for two states
+// of a strip.
 ARK_BOTH constexpr bool attends_by_strips(bool moves_registers, const KvFormat& format, i32 key, i32 value) {
   return moves_registers && attends_on_tensor_cores(format, key, value) && key <= 128 && value <= 128 &&
          value % (16 * strip_parts(value)) == 0;
 }
+// Fewer are through sooner where each warp has keys of its own, whose loads take the longer the longer values are.
 ARK_BOTH constexpr bool has_many_rows(i32 rows, i32 value) { return rows >= (value > 64 ? 48 : 96); }
-// Query tokens of an item, at most: as many as are taken by strips at once, where a KV head has so many query heads.
-// And of those that a step has: few where most processors would otherwise have no tile, of splits as the longest
-// sequence has them.
+// Query tokens of an item, at most, where a KV head has so many query heads: as many as are taken by strips at once.
 ARK_BOTH constexpr i32 strip_tokens(i32 group) {
-  const i32 tokens = kManyRows / (group < 1 ? 1 : group);
+  const i32 tokens = kRowsOfStrips / (group < 1 ? 1 : group);
   return tokens < kItemTokens ? kItemTokens : tokens;
 }
+// Of a step of so many tokens, whose longest sequence has so many: kItemTokens where items of `most` tokens would leave
+// more than half of the processors idle.
 ARK_BOTH constexpr i32 item_tokens_of(i32 most, i32 kv_heads, i32 step_tokens, i32 longest, i32 processors) {
   const i64 tiles = i64{(step_tokens + most - 1) / most} * kv_heads * most_splits(longest);
   return tiles * 2 > processors ? most : kItemTokens;

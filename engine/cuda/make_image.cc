@@ -74,7 +74,7 @@ void RankImage::plan_schedule() {
   // For sums of device code, which the program does not know.
   std::vector<int32_t> also(instances.size(), kNone), after_attention = also;
   int32_t last_attention = kNone;
-  rank_.item_tokens = kManyRows, rank_.item_heads = 1;
+  rank_.item_tokens = kRowsOfStrips, rank_.item_heads = 1;
   for (std::size_t i = 0; i < instances.size(); ++i) {
     const Phase& phase = p.phases[instances[i].phase];
     const Variant& variant = p.variants[phase.variant];
@@ -82,12 +82,13 @@ void RankImage::plan_schedule() {
     bases_.push_back(is_product(variant.code) ? streams_.back().base : kNone);
     if (variant.code == OpCode::kAttention)
       also[i] = after_attention[i] = std::exchange(last_attention, static_cast<int32_t>(i));
-    if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
-      const Buffer& q = p.buffers[resolve(p, phase, phase.operands[0], instances[i].trip)];
-      const Buffer& keys = p.buffers[resolve(p, phase, phase.operands[1], instances[i].trip)];
-      const Buffer& values = p.buffers[resolve(p, phase, phase.operands[2], instances[i].trip)];
-      plan_heads(phase.variant, p.vals[q.dims[1]].max, p.vals[keys.dims[1]].max);
-      plan_items(phase.variant, keys, values);
+    if (variant.code == OpCode::kAttention) {
+      const auto operand = [&](std::size_t n) -> const Buffer& {
+        return p.buffers[resolve(p, phase, phase.operands[n], instances[i].trip)];
+      };
+      if (!heads_at_.count(phase.variant))
+        plan_heads(phase.variant, p.vals[operand(0).dims[1]].max, p.vals[operand(1).dims[1]].max);
+      plan_items(phase.variant, operand(1), operand(2));
     }
   }
   std::map<int32_t, std::vector<Access>> more = appended().accesses(p, *setup_.binding);

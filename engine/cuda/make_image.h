@@ -123,7 +123,7 @@ class RankImage {
   // With its addresses; what the phase says is left open.
   Stream stream_at(std::size_t number, const RankPlaces& places) const;
   void plan_heads(int32_t variant, int64_t heads, int64_t kv_heads);
-  // Of tokens of queries, behind plan_heads().
+  // Query tokens of an item, at most; behind plan_heads() of the variant.
   void plan_items(int32_t variant, const Buffer& keys, const Buffer& values);
   uint64_t take(uint64_t bytes);
   uint64_t parts_bytes() const {

@@ -101,13 +101,13 @@ ARK_DEVICE void place_tokens(const Block& b) {
 ARK_DEVICE void cut_items(const Block& b) {
   const StepSequence* sequences = record_array<StepSequence>(b, StepArray::kSequences);
   const i32 count = record_count(b, StepArray::kSequences);
-  float most = 0;  // exact: lengths are far below 2^24
+  float length = 0;  // exact: lengths are far below 2^24
   ARK_ROLLED
   for (i32 s = b.lane; s < count; s += 32)
-    most = dev::max(most, static_cast<float>(sequences[s].kv_length + sequences[s].count));
-  const i32 longest = static_cast<i32>(dev::warp_max(most));
+    length = dev::max(length, static_cast<float>(sequences[s].kv_length + sequences[s].count));
+  const i32 longest = static_cast<i32>(dev::warp_max(length));
   if (b.thread == 0) *at<u64>(b.rank->longest) = static_cast<u64>(longest);
-  const i32 item = item_tokens_of(b.rank->item_tokens, b.rank->item_heads,
+  const i32 most = item_tokens_of(b.rank->item_tokens, b.rank->item_heads,
                                   record_count(b, StepArray::kTokens), longest, b.p.processors);
   AttentionItem* items = at<AttentionItem>(b.rank->items);
   ARK_ROLLED
@@ -115,11 +115,11 @@ ARK_DEVICE void cut_items(const Block& b) {
     i32 at_item = 0;
     ARK_ROLLED
     for (i32 before = 0; before < s; ++before)
-      at_item += count_items(sequences[before].kv_length, sequences[before].count, item);
+      at_item += count_items(sequences[before].kv_length, sequences[before].count, most);
     const StepSequence own = sequences[s];
     ARK_ROLLED
     for (i32 i = 0, tokens = 0; i < own.count; i += tokens) {
-      tokens = item_tokens(own.kv_length + i, own.count - i, item);
+      tokens = item_tokens(own.kv_length + i, own.count - i, most);
       items[at_item++] = {own.slot, own.first + i, tokens, own.kv_length + i};
     }
   }

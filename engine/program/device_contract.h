@@ -16,7 +16,7 @@ namespace ark {
 inline constexpr int kElementTile = 2048;   // elements
 inline constexpr int kMatMulRows = 32;      // rows of x a tile
 inline constexpr int kSendTile = 16 << 10;  // bytes
-inline constexpr int kItemTokens = 16;      // query tokens of an attention item, at most; GPUs may have more
+inline constexpr int kItemTokens = 16;      // query tokens of an attention item, at most; more on GPUs
 inline constexpr int kPanelWidth = 64;      // columns of a weight's panel
 
 // What codes of a block of panels stand for.
@@ -88,6 +88,7 @@ ARK_BOTH constexpr int alike_tokens(int position, int count) {
 }
 // Items of so many tokens, of which one has at most `most`.
 ARK_BOTH constexpr int count_items(int position, int count, int most) {
+  if (count == 1) return 1;  // as most sequences of most steps have
   int items = 0;
   while (count > 0) {
     const int alike = alike_tokens(position, count);
@@ -106,7 +107,7 @@ ARK_BOTH constexpr int item_tokens(int position, int count, int most) {
 struct AttentionItem {
   int slot = 0;
   int first = 0;     // index into the step's tokens
-  int count = 0;     // tokens
+  int count = 0;     // 1 .. what item_tokens() was given
   int position = 0;  // of token `first` in its sequence
 };
 

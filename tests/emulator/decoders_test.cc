@@ -8,6 +8,7 @@
 
 #include "engine/compile.h"
 #include "engine/cuda/block_layout.h"
+#include "engine/cuda/dealing.h"
 #include "engine/cuda/variants.h"
 #include "tests/conformance/cuda/test_gpu.h"
 #include "tests/emulator/emulated_gpu.h"
@@ -340,24 +341,39 @@ TEST(LongContext, SplitsGrowBehindTheirMost) {
   EXPECT_TRUE(same_bits({short_row(true)}, {short_row(false)}));
 }
 
-// Items tile a run of tokens, are no longer than they may be, and none has splits of two sizes.
+// Items tile a run of tokens, are no longer than they may be, and none has splits of two sizes. However long they may
+// be on a GPU, there are no more than memory is planned for.
 TEST(LongContext, ItemsAreAlike) {
   for (const int position : {0, 1, 500, 4095, 4096, 8190, 16380, 100'000}) {
     for (const int count : {1, 15, 16, 17, 100, 5000, 40'000}) {
-      int items = 0;
-      for (int done = 0, own = 0; done < count; done += own, ++items) {
-        own = item_tokens(position + done, count - done, kItemTokens);
-        ASSERT_GT(own, 0);
-        ASSERT_LE(own, kItemTokens);
-        const int first = position + done, keys = split_keys(first);
-        ASSERT_EQ(split_keys(first + own - 1), keys);
-        ASSERT_LE((first + own - 1) / keys, kMaxSplits - 1);
-        ASSERT_LE((first + own - 1) / keys + 1, most_splits(position + count));
+      for (const int most : {int{kItemTokens}, 18, 25, 42, 128}) {
+        int items = 0;
+        for (int done = 0, own = 0; done < count; done += own, ++items) {
+          own = item_tokens(position + done, count - done, most);
+          ASSERT_GT(own, 0);
+          ASSERT_LE(own, most);
+          const int first = position + done, keys = split_keys(first);
+          ASSERT_EQ(split_keys(first + own - 1), keys);
+          ASSERT_LE((first + own - 1) / keys, kMaxSplits - 1);
+          ASSERT_LE((first + own - 1) / keys + 1, most_splits(position + count));
+        }
+        EXPECT_EQ(items, count_items(position, count, most));
+        EXPECT_LE(items, count_items(position, count, kItemTokens));
+        EXPECT_LE(items, most_items(count, 1)) << position << " + " << count;
       }
-      EXPECT_EQ(items, count_items(position, count, kItemTokens));
-      EXPECT_LE(items, most_items(count, 1)) << position << " + " << count;
     }
   }
+}
+
+// As large as strips take, but where most processors would have no tile.
+TEST(LongContext, ItemsAreLargeWhereProcessorsHaveTiles) {
+  EXPECT_EQ(cuda::strip_tokens(1), 128);
+  EXPECT_EQ(cuda::strip_tokens(5), 25);
+  EXPECT_EQ(cuda::strip_tokens(20), kItemTokens);
+  EXPECT_EQ(cuda::item_tokens_of(32, 8, 2048, 2048, 132), 32);
+  EXPECT_EQ(cuda::item_tokens_of(32, 8, 200, 200, 132), kItemTokens);
+  EXPECT_EQ(cuda::item_tokens_of(32, 8, 200, 5000, 132), 32) << "keys in eight splits";
+  EXPECT_EQ(cuda::item_tokens_of(128, 12, 512, 512, 132), kItemTokens);
 }
 
 }  // namespace

@@ -76,8 +76,7 @@ struct KvStore {
     float numbers[Type::kPack];
     ARK_UNROLL
     for (int i = 0; i < Type::kPack; ++i) {
-      numbers[i] = number(x + d + i);
-      if constexpr (kHasScales) numbers[i] = factor == 0 ? 0.0f : numbers[i] * factor;
+      numbers[i] = factor == 0 ? 0.0f : number(x + d + i) * factor;
     }
     dev::st_global(reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + row * dim + d),
                    Type::narrow(numbers));

@@ -55,10 +55,10 @@ ARK_APART bool attend_many(const LoopParameters& p, u32 instance, int n) {
   Block b = open_turn_block(p);
   const Call call{b, instance_at(instance), nullptr};
   const Way way(call);
-  way.open(n);
+  way.open(n);  // it has rows: is_by_strips()
   ARK_ROLLED
-  for (i32 row0 = 0; row0 < way.task().rows; row0 += kManyRows)
-    way.run_rows(row0, dev::min(kManyRows, way.task().rows - row0));
+  for (i32 row0 = 0; row0 < way.task().rows; row0 += kRowsOfStrips)
+    way.run_rows(row0, dev::min(kRowsOfStrips, way.task().rows - row0));
   if (!ARK_BUG(strips_left_early)) consumers_sync();  // all are through with the scratch
   return way.task().split_count > 1;
 }

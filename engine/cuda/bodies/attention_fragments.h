@@ -19,8 +19,7 @@ inline constexpr bool kIsF16<dev::f16> = true;
 template <class E, int kKey, int kValue, class X, int kAllRows>
 struct AttentionFragments : AttentionRows<kValue, X> {
   using Rows = AttentionRows<kValue, X>;
-  using Rows::call, Rows::task;
-  using Rows::scratch;
+  using Rows::call, Rows::task, Rows::scratch;
   using Target = typename Rows::Target;
   static constexpr int kRows = kAllRows;
   static constexpr float kWeights = kIsF16<E> ? 0x1p15f : 1.0f;

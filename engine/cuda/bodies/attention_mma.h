@@ -3,10 +3,10 @@
 // A warp's lanes load keys and values into the fragments' registers (bodies/attention_fragments.h), 16 bytes each, and
 // nothing goes through shared memory: which of a value's elements is which column of a product is free, too.
 //
-// All warps have keys of the same few rows, as a decode step has no others. A block of keys is 64 KiB, 1,560 ns from L2
-// at 42 bytes a nanosecond, and the arithmetic of one strip about 1,000: so there are two strips where consumers have
-// taken others' registers and heads are short enough. A decode step's rows are in one, and cost no more than eight
-// would. Where rows are many, warps share keys instead (bodies/attention_strips.h).
+// Each warp has keys of its own, and all the same few rows, as a decode step has no others. A block of keys is 64 KiB,
+// 1,560 ns from L2 at 42 bytes a nanosecond, and the arithmetic of one strip about 1,000: so there are two strips where
+// consumers have taken others' registers and heads are short enough. A decode step's rows are in one, and cost no more
+// than eight would. Where rows are many, warps share keys instead (bodies/attention_strips.h).
 #pragma once
 
 #include "engine/cuda/bodies/attention_fragments.h"
@@ -194,9 +194,8 @@ struct AttentionByMma
     for (int n = 0; kSumsAside && !ARK_BUG(weights_not_begun) && n < kStrips * 2; ++n)
       sum_of_weights(n / 2, states[n / 2], n % 2) = 0;
     const i32 window = call.size(call.i.attention.window);
-    const i32 newest = task().item.position + divide(row0 + rows - 1, task().group).quotient;
-    const i32 oldest =
-        window > 0 ? task().item.position + divide(row0, task().group).quotient - window + 1 : 0;
+    const i32 newest = Rows::position_of(row0 + rows - 1),
+              oldest = window > 0 ? Rows::position_of(row0) - window + 1 : 0;
     const i32 of_split = split_keys(task().item.position);
     const i32 end = dev::uniform(dev::min((task().split + 1) * of_split, newest + 1));
     i32 first = dev::uniform(first_key(task(), window, call.b.warp, oldest));

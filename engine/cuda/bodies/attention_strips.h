@@ -12,8 +12,8 @@
 namespace ark::cuda {
 
 template <class E, int kKey, int kValue, class X>
-struct AttentionByStrips : AttentionFragments<E, kKey, kValue, X, kManyRows> {
-  using Fragments = AttentionFragments<E, kKey, kValue, X, kManyRows>;
+struct AttentionByStrips : AttentionFragments<E, kKey, kValue, X, kRowsOfStrips> {
+  using Fragments = AttentionFragments<E, kKey, kValue, X, kRowsOfStrips>;
   using Rows = AttentionRows<kValue, X>;
   using Fragments::call, Fragments::task, Fragments::scratch, Fragments::rule, Fragments::target;
   using Fragments::kRows, Fragments::kWeights;
@@ -23,43 +23,43 @@ struct AttentionByStrips : AttentionFragments<E, kKey, kValue, X, kManyRows> {
   static constexpr int kParts = strip_parts(kValue), kPart = kValue / kParts;  // of a value's elements
   static_assert(kRows == kConsumerWarps * kStripRows && kValue % (kParts * 16) == 0);
 
-  // Two rooms for 32 keys and values. Of keys two lie so that their 64 bytes of 32 elements are in different banks:
-  // where there is an even number of these, they change places in every other key. Values lie an odd number of 16 bytes
-  // from each other, so that eight keys' 16 bytes, which are loaded together, are in different banks.
-  static constexpr int kPitch = Fragments::kPairs * 32, kTurned = Fragments::kPairs % 2 == 0 ? 32 : 0;
-  static constexpr int kPieces = kPart / 8, kValuePitch = kPieces | 1;    // of 16 bytes
-  static constexpr int kRoom = 32 * (kPitch * 2 + kValuePitch * 16) / 4,  // in floats
-      kRooms = Fragments::kBehindTargets, kMerged = kRooms + 2 * kRoom, kWalk = kMerged + kRows * 2,
-                       kWalkBytes = 704;
-  static_assert(open_bytes(kScratchBytes) + kWalk * 4 + kWalkBytes <= kScratchBytes && kWalk % 4 == 0);
-
-  ARK_DEVICE explicit AttentionByStrips(const Call& c) : Fragments(c) {}
-
-  ARK_DEVICE E* key_at(int room, int key, int d) const {
-    return reinterpret_cast<E*>(scratch(kRooms + room * kRoom)) + key * kPitch + (d ^ key % 2 * kTurned);
-  }
-  ARK_DEVICE E* value_at(int room, int key, int piece) const {
-    return reinterpret_cast<E*>(scratch(kRooms + room * kRoom)) + 32 * kPitch +
-           (key * kValuePitch + piece) * 8;
-  }
-
-  // ---- keys, by 32
-
-  // A pass's way through the keys, in scratch: registers are few. Of the warps: the newest key that a strip sees, and
-  // its rows. Of keys: behind the last one; the oldest one that the pass sees; and by turn % 4 the runs of three turns:
-  // whose they would be of eight warps (kConsumerWarps: there are no more), the first one, and their rows among all
-  // rows of pages.
+  // Keys that are taken between two barriers: whose of eight warps they would be (kConsumerWarps: no keys are left),
+  // and the first one.
   struct Run {
     int warp;
     i32 first;
   };
+  // A pass's way through the keys, in scratch: registers are few. Of the warps: the newest key that a strip sees, and
+  // its rows. Behind the last key; the oldest one that the pass sees. And by turn % 4 the runs of three turns, with
+  // their keys' rows among all rows of pages.
   struct alignas(16) Walk {
     i32 newest[kConsumerWarps], rows[kConsumerWarps];
     i32 end, oldest;
     Run runs[4];
     u32 keys[4][32];
   };
-  static_assert(sizeof(Walk) <= kWalkBytes);
+
+  // Two rooms for 32 keys and values. Keys have a pitch in elements; where that is an even number of runs of 64 bytes,
+  // every other key has its pairs of runs the other way round, so that two keys' runs are in different banks. Values
+  // lie an odd number of 16 bytes from each other, so that eight keys' 16 bytes, which are loaded together, are, too.
+  static constexpr int kKeyPitch = Fragments::kPairs * 32, kTurned = Fragments::kPairs % 2 == 0 ? 32 : 0;
+  static constexpr int kPieces = kPart / 8, kValuePitch = kPieces | 1;       // of 16 bytes
+  static constexpr int kRoom = 32 * (kKeyPitch * 2 + kValuePitch * 16) / 4,  // in floats
+      kRooms = Fragments::kBehindTargets, kMerged = kRooms + 2 * kRoom, kWalk = kMerged + kRows * 2;
+  static_assert(open_bytes(kScratchBytes) + kWalk * 4 + sizeof(Walk) <= kScratchBytes && kWalk % 4 == 0);
+
+  ARK_DEVICE explicit AttentionByStrips(const Call& c) : Fragments(c) {}
+
+  ARK_DEVICE E* key_at(int room, int key, int d) const {
+    return reinterpret_cast<E*>(scratch(kRooms + room * kRoom)) + key * kKeyPitch + (d ^ key % 2 * kTurned);
+  }
+  ARK_DEVICE E* value_at(int room, int key, int piece) const {
+    return reinterpret_cast<E*>(scratch(kRooms + room * kRoom)) + 32 * kKeyPitch +
+           (key * kValuePitch + piece) * 8;
+  }
+
+  // ---- keys, by 32
+
   ARK_DEVICE Walk& walk() const { return *reinterpret_cast<Walk*>(scratch(kWalk)); }
   ARK_DEVICE const Run& run_at(int turn) const { return walk().runs[turn % 4]; }
   // A warp: the run of a turn, from keys of `warp`, number `first` on; where the lane's key of it lies.
@@ -139,9 +139,9 @@ struct AttentionByStrips : AttentionFragments<E, kKey, kValue, X, kManyRows> {
       state.maximum[r] = now.maximum;
       state.sum[r] = dev::fma(state.sum[r], now.factor, now.sum);
       ARK_UNROLL
-      for (auto& pair : state.of) {
+      for (auto& sixteen : state.of) {
         ARK_UNROLL
-        for (auto& of : pair[0]) of[2 * r] *= now.factor, of[2 * r + 1] *= now.factor;
+        for (auto& of : sixteen[0]) of[2 * r] *= now.factor, of[2 * r + 1] *= now.factor;
       }
     }
     ARK_UNROLL

@@ -117,8 +117,7 @@ Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
   return token.times(tiles.last - tiles.first);
 }
 
-// By warps, of which two share a quarter of the processor. Codes with scales come through scratch, where nobody waits
-// for loads.
+// By warps: rounds of loads, and what elements take one after the other. Codes with scales are stored from scratch.
 Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
   constexpr int32_t kElement = 60, kRound = 400;
   const KvFormat format = kv_format(t, i, 7);
@@ -127,8 +126,7 @@ Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
                 value = t.size(a.value_dim), pairs = key - t.size(a.turned.pairs),
                 pack = elements_at_once(format);
   const int64_t count = tiles.last - tiles.first;
-  const int32_t warps = append_warps(count, format.has_scales()), groups = kConsumerWarps / warps,
-                sharing = std::min<int64_t>(count, groups) * warps > kConsumerWarps / 2 ? 2 : 1;
+  const int32_t warps = append_warps(count, format.has_scales()), groups = kConsumerWarps / warps;
   Work all;
   for (int64_t group = 0; group < groups; ++group) {
     Work own;
@@ -138,8 +136,7 @@ Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
       const int32_t elements = up(int64_t{queries + 1} * pairs + value, warps * 32);  // of a lane
       Work one = loads(1 + up(elements, 4));
       one.covered = one.loads;
-      one.beside =
-          std::max(one.loads * kRound + elements * kElement, sharing * elements * kElement) + 4 * kCall;
+      one.beside = one.loads * kRound + elements * kElement + 4 * kCall;
       if (format.has_scales()) one.beside += 2 * scaled_head(std::max(key, value), pack).cycles;
       one.streamed = (int64_t{2} * queries + 1) * key * 4 + value * 4;
       own += one;
@@ -285,7 +282,7 @@ Work mma_rows(const AttentionPass& a, int32_t most_strips, bool moves_registers,
 }
 
 // By strips: all warps take 32 keys between two barriers, which are copied, and whose pages are looked up, meanwhile.
-// Instructions as SASS for sm_90a has them: 580 of a turn of 64 elements, 660 of a part of 128.
+// Instructions as SASS for sm_90a has them: with half a merge 580 of a turn of 64 elements, 670 of a part of 128.
 Work strip_rows(const AttentionPass& a) {
   const AttentionShape& s = a.shape;
   const int32_t parts = strip_parts(s.value), sixteens = s.value / parts / 16, pairs = up(s.key, 32),
@@ -302,7 +299,7 @@ Work strip_rows(const AttentionPass& a) {
     if (part == 0) all += loads((a.knows_heads ? 1 : 2) * 2);
     // Of memory's keys each warp's first 32 have been asked for before; others' copies, which begin a turn ahead, take
     // longer than a turn.
-    const int32_t far = a.is_far && part == 0 ? std::max(0, turns_of - a.knows_page * kConsumerWarps) : 0;
+    const int32_t far = a.is_far ? std::max(0, turns_of - a.knows_page * kConsumerWarps) : 0;
     all += loads(turns_of - far, far);
     all.covered += turns_of - far;
     all.beside += (turns_of - far) * std::max(waited, sharing * std::max(products * kMmaIssue, issued)) +
@@ -354,7 +351,7 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       continue;
     }
     const bool by_strips = has_strips && has_many_rows(rows, s.value);
-    const int32_t at_once = by_strips ? kManyRows : few_at_once;
+    const int32_t at_once = by_strips ? kRowsOfStrips : few_at_once;
     const int64_t queries = std::min(at_once, rows) * int64_t{s.key};  // of a pass
     const int32_t idle = is_mma ? 0 : turns(queries) - turns(queries - (kConsumers - 32)),
                   each = group <= kKnownHeads ? 1 : 2;
