@@ -14,11 +14,12 @@
 namespace ark::cuda {
 
 template <class E, int kKey, int kValue, class X>
-struct AttentionByMma
-    : AttentionFragments<E, kKey, kValue, X,
-                         kStripRows * attention_strips(dev::kMovesRegisters, kKey, kValue)> {
-  using Fragments = AttentionFragments<E, kKey, kValue, X,
-                                       kStripRows * attention_strips(dev::kMovesRegisters, kKey, kValue)>;
+using FragmentsOfMma =
+    AttentionFragments<E, kKey, kValue, X, kStripRows * attention_strips(dev::kMovesRegisters, kKey, kValue)>;
+
+template <class E, int kKey, int kValue, class X>
+struct AttentionByMma : FragmentsOfMma<E, kKey, kValue, X> {
+  using Fragments = FragmentsOfMma<E, kKey, kValue, X>;
   using Rows = AttentionRows<kValue, X>;
   using Fragments::call, Fragments::task, Fragments::scratch, Fragments::rule, Fragments::target;
   using Fragments::kRows, Fragments::kCapped, Fragments::kWeights, Fragments::row_of_key;

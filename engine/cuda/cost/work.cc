@@ -119,7 +119,7 @@ Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
 
 // By warps: rounds of loads, and what elements take one after the other. Codes with scales are stored from scratch.
 Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
-  constexpr int32_t kElement = 60, kRound = 400;
+  constexpr int32_t kElement = 60;
   const KvFormat format = kv_format(t, i, 7);
   const RotaryAppendArguments& a = i.rotary_append;
   const int32_t heads = t.size(a.heads), kv_heads = t.size(a.kv_heads), key = t.size(a.turned.dim),
@@ -242,7 +242,7 @@ Work fma_rows(const AttentionPass& a) {
 // loads from L2, too, or what both give to it, whatever is more. Instructions as SASS for sm_90a has them (64 elements:
 // 530 of a warp with sixteen rows, of which 90 turn values around for both strips).
 Work mma_rows(const AttentionPass& a, int32_t most_strips, bool moves_registers, uint32_t scratch_bytes) {
-  constexpr int32_t kLoad = 400, kChunk = 64;
+  constexpr int32_t kChunk = 64;
   const AttentionShape& s = a.shape;
   const int32_t strips = up(a.rows, kStripRows);
   const int32_t parts = up(s.value, 128), chunks = up(std::min(s.value, 128), kChunk), pairs = up(s.key, 32);
@@ -265,7 +265,7 @@ Work mma_rows(const AttentionPass& a, int32_t most_strips, bool moves_registers,
       all += is_far ? loads(0, rounds) : loads(rounds);
       if (!is_far) all.covered += rounds;
       all.beside +=
-          std::max(waited + (is_far ? 0 : rounds * kLoad), 2 * std::max(products * kMmaIssue, issued));
+          std::max(waited + (is_far ? 0 : rounds * kRound), 2 * std::max(products * kMmaIssue, issued));
     }
     all.cycles += 3 * kCall;
     const int32_t pieces = kChunk / 8 * fours, merges = chunks * 2 / fours;

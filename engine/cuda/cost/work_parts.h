@@ -8,6 +8,8 @@ namespace ark::cuda::cost {
 // Cycles of instructions that wait for each other, of SASS for sm_90a: a turn of a rolled loop over elements, a sum or
 // a maximum over a warp by shuffles, a division or another call, an activation.
 inline constexpr double kLoopTurn = 60, kWarpSum = 150, kCall = 60, kActivation = 120;
+// A round of loads from L2, of a warp beside which another one goes on.
+inline constexpr int32_t kRound = 400;
 // mma.m16n8k16 of f16 or bf16 with sums in f32, in a quarter of a processor: issued every so many cycles (489 TFLOP/s
 // of an H100: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024), and there behind so
 // many.
