@@ -10,7 +10,6 @@
 namespace ark::cuda {
 namespace {
 
-constexpr std::size_t kProductOut = 4;                     // operand of kMatMul
 constexpr std::size_t kKeys = 0, kValues = 1, kPages = 2;  // of kKvAppend
 
 using Part = Appended::Part;

@@ -11,6 +11,8 @@
 
 namespace ark::cuda {
 
+inline constexpr std::size_t kProductOut = 4;  // operand of kMatMul
+
 class Appended {
  public:
   // What a phase kKvAppend or kRotaryAppend takes from a product.

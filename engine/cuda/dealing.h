@@ -50,8 +50,11 @@ enum class Side { kConsumers, kStreaming };
 struct Fours {
   i32 first, last;
 };
+ARK_DEVICE i32 share_fours(i32 all, i32 ranks) {  // of a rank, at most
+  return (divide(all + ranks - 1, ranks).quotient + 7) & ~7;
+}
 ARK_DEVICE Fours fours_of(i32 all, i32 ranks, i32 processors, i32 rank, i32 tile) {
-  const i32 share = (divide(all + ranks - 1, ranks).quotient + 7) & ~7;
+  const i32 share = share_fours(all, ranks);
   const i32 each = (divide(share + processors - 1, processors).quotient + 1) & ~1;
   const auto place = [](i32 at, i32 end) { return at < end ? at : end; };
   const i32 begin = place(rank * share, all), end = place(begin + share, all);

@@ -251,6 +251,7 @@ struct alignas(16) Instance {
       lamport_out;   // a product's x; its output, or that of a norm or of attention: row 0 of the first half
   u64 lamport_sums;  // f32 [weights][groups][panels][kFewRows][panel]: of a product, or taken up by a norm
   i32 parts_at;      // RankParts::place
+  i32 share_parts_at;  // RankShares::parts_at, in fours of floats
   i16 settles, share;  // RankParts::settles, RankShares::number
   // Of the waits, the first ones, of steps whose instances exchange so, and the last ones, of those whose do not.
   i16 few_waits, more_waits;
@@ -299,7 +300,7 @@ struct alignas(16) RankTables {
   // memory, where this rank's part of them goes (engine/cuda/rank_parts.h). 0: there are none.
   u64 parts, parts_to[kMaxParts];
   // By rank, in its memory: u64 [kMaxParts][kMostSharing], by rank and processor the last sum (of all steps', from 1
-  // on) whose share it has stored; then f32 [elements], the sums (engine/cuda/rank_shares.h).
+  // on) whose share it has stored; then f32 [elements], the sums, and parts of them (engine/cuda/rank_shares.h).
   u64 shares[kMaxParts];
   i32 shares_from, shares_per_step;  // sums are of more such tiles of sends; so many in a step, shared or not
   i32 part_rows, part_pitch;         // rows of a step that has parts, at most; a multiple of 16

@@ -76,7 +76,10 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
     to.by_norm = taker != kNone;
     if (taker != kNone) rank_sums_[taker] = number;
   }
-  if (image_.rank_shares_.elements > 0) to.share = static_cast<i16>(image_.rank_shares_.number[number]);
+  if (const RankShares& shares = image_.rank_shares_; shares.elements > 0) {
+    to.share = static_cast<i16>(shares.number[number]);
+    to.share_parts_at = static_cast<i32>(shares.parts_at[number] / 16);
+  }
   fill_messages(to);
   fill_operands(number, to);
   fill_waits(number, to);

@@ -51,9 +51,8 @@ ARK_DEVICE Rows rows_at(const Block& b, u64 plain, i32 width, u64 place) {
 ARK_DEVICE i64 part_row(const Block& b, i32 place, i64 row) {
   return (static_cast<i64>(b.words->parts - 1) * b.rank->part_rows + row) * b.rank->part_pitch + place;
 }
-// Four elements of this rank's part, to all ranks, itself as well. Apart: products have no register left.
-ARK_APART void tell_ranks(const LoopParameters& p, i32 place, i32 row, i32 column, dev::f32x4 v) {
-  const Block b = open_block(p, 0, 0);
+// Four elements of this rank's part, to all ranks, itself as well.
+ARK_DEVICE void tell_ranks(const Block& b, i32 place, i32 row, i32 column, const dev::f32x4& v) {
   const i64 to = part_row(b, place, row) + column;
   ARK_ROLLED
   for (i32 r = 0; r < b.rank->ranks; ++r) {

@@ -56,7 +56,7 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
     throw Error(Code::kUsage,
                 "--groups " + std::to_string(groups) + ": tiles share an output by a power of two");
   if (ways.tells) rank_parts_ = plan_rank_parts(*setup.program, appended(), ways.told_rows);
-  if (ways.shares) rank_shares_ = plan_rank_shares(*setup.program, sends_, ways.shares_from);
+  if (ways.shares) rank_shares_ = plan_rank_shares(*setup.program, sends_, appended(), ways.shares_from);
   plan_schedule();
 }
 

@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/index.h"
+#include "engine/cuda/products_of_sums.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 
 namespace ark::cuda {
 namespace {
 
-constexpr std::size_t kProduced = 4;  // operand of kMatMul
 constexpr int32_t kMostRows = 32;
 // Of all ranks' parts in a rank's memory: of 70B's widths and depth, by eight ranks, those of eight rows take 670 MB.
 constexpr int64_t kMostBytes = int64_t{1} << 30;
@@ -28,10 +29,9 @@ class PartsFinder {
  public:
   PartsFinder(const Program& program, const Appended& appended, int32_t rows)
       : p_(program),
-        appended_(appended),
-        all_(unroll(program)),
+        products_(program, appended),
+        all_(products_.instances()),
         most_rows_(rows > 0 ? std::clamp<int32_t>(rows, kFewRows, kMostRows) : kMostRows) {
-    for (const ark::Instance& i : all_) accesses_.push_back(accesses(program, i));
     for (int64_t n = 1; n <= kMostRows; ++n)
       steps_.push_back({{"items", n}, {"pages", n}, {"rows", n}, {"tokens", n}});
     begin();
@@ -58,10 +58,6 @@ class PartsFinder {
   }
   OpCode code(std::size_t i) const { return code_of(p_, all_[i]); }
   BufferId operand(std::size_t i, std::size_t n) const { return resolve(p_, all_[i], n); }
-  bool touches(std::size_t i, BufferId buffer, bool writes) const {
-    return std::ranges::any_of(accesses_[i],
-                               [&](const Access& a) { return a.buffer == buffer && a.writes == writes; });
-  }
 
   int64_t rows_of(const Buffer& parts, const SymbolValues& step) const {
     int64_t rows = 1;
@@ -91,29 +87,17 @@ class PartsFinder {
 
   // A sum over ranks: of what a product stores for nobody else.
   void look_at(std::size_t reduce) {
-    const BufferId parts = root(p_, operand(reduce, 0));
-    std::size_t product = reduce;
-    std::vector<std::size_t> sends;
-    while (product-- > 0 && !touches(product, parts, true)) {
-      if (!touches(product, parts, false)) continue;
-      if (!is_send(code(product)) || root(p_, operand(product, 0)) != parts) return;
-      sends.push_back(product);
-    }
-    if (product >= reduce || std::ssize(sends) != p_.ranks - 1) return;
-    if (code(product) != OpCode::kMatMul || appended_.of(all_[product].phase) != nullptr ||
-        root(p_, operand(product, kProduced)) != parts || p_.buffers[parts].kind != BufferKind::kAct)
-      return;
-    for (std::size_t i = reduce + 1; i < all_.size() && !touches(i, parts, true); ++i) {
-      if (touches(i, parts, false)) return;
-    }
-    const int64_t width = width_of(p_.buffers[operand(product, kProduced)]);
+    const std::optional<ProductOfSum> found = products_.of(reduce);
+    if (!found) return;
+    const std::size_t product = found->product;
+    const int64_t width = width_of(p_.buffers[operand(product, kProductOut)]);
     const std::size_t out = p_.phases[all_[reduce].phase].operands.size() - 1;
     if (width == 0 || width_of(p_.buffers[operand(reduce, 0)]) != width ||
         width_of(p_.buffers[operand(reduce, out)]) != width)
       return;
     found_.product[reduce] = static_cast<int32_t>(product);
     found_.place[product] = found_.place[reduce] = found_.pitch;
-    for (const std::size_t send : sends) found_.place[send] = found_.pitch;
+    for (const std::size_t send : found->sends) found_.place[send] = found_.pitch;
     found_.pitch += static_cast<int32_t>(width);
     widest_ = std::max(widest_, width);
   }
@@ -148,12 +132,11 @@ class PartsFinder {
   }
 
   const Program& p_;
-  const Appended& appended_;
-  const std::vector<ark::Instance> all_;
+  const ProductsOfSums products_;
+  const std::vector<ark::Instance>& all_;
   const int32_t most_rows_;
-  std::vector<std::vector<Access>> accesses_;  // by instance
-  std::vector<SymbolValues> steps_;            // of one token, and more, up to kMostRows
-  int64_t widest_ = 0;                         // row of a sum
+  std::vector<SymbolValues> steps_;  // of one token, and more, up to kMostRows
+  int64_t widest_ = 0;               // row of a sum
   RankParts found_{.place = {}, .settles = {}, .product = {}, .taker = {}, .pitch = kUnit};
 };
 

@@ -2,32 +2,40 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/index.h"
+#include "engine/cuda/dealing.h"
 #include "engine/cuda/image.h"
+#include "engine/cuda/products_of_sums.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 
 namespace ark::cuda {
 namespace {
 
-constexpr int64_t kFour = 4;  // elements that a thread has at once
+constexpr int64_t kFour = 4;       // elements that a thread has at once
+constexpr std::size_t kRooms = 2;  // of parts that products store, in turns
 // What a link carries while sums are stored, told of, and taken from where they are (cost/rates.h: 376 GB/s, 5.5 us).
 constexpr int64_t kBytesOfTrip = 2 << 20;
 
-// Elements of a sum from which on its parts' share of the link takes that much less.
-int64_t elements_from(int64_t ranks) {
-  const int64_t saved = (ranks - 1) * (ranks - 2);  // of an element, of ranks * 4 bytes
+// Elements of a sum from which on what is waited for takes the link that much less time. Of an element, by ranks'
+// parts of 4 bytes: n - 1 of n where each sends all; twice (n - 1) / n by shares, once where a product stores parts
+// meanwhile.
+int64_t elements_from(int64_t ranks, bool is_stored) {
+  const int64_t saved = (ranks - 1) * (ranks - (is_stored ? 1 : 2));  // of an element, of ranks * 4 bytes
   return saved == 0 ? INT64_MAX : (kBytesOfTrip / 4 * ranks + saved - 1) / saved;
 }
+int64_t whole_tiles(int64_t elements) { return elements / kSendElements * kSendElements; }
 
 class SharesFinder {
  public:
-  SharesFinder(const Program& program, const MergedSends& sends, int64_t from)
-      : p_(program), sends_(sends), all_(unroll(program)) {
+  SharesFinder(const Program& program, const MergedSends& sends, const Appended& appended, int64_t from)
+      : p_(program), sends_(sends), products_(program, appended), all_(products_.instances()), from_(from) {
     found_.number.assign(all_.size(), 0);
-    found_.from = (from > 0 ? from : elements_from(p_.ranks)) / kSendElements * kSendElements;
+    found_.parts_at.assign(all_.size(), 0);
+    found_.from = INT64_MAX;
   }
 
   RankShares run() {
@@ -36,10 +44,23 @@ class SharesFinder {
       if (code(i) != OpCode::kRecvReduce && code(i) != OpCode::kRecvRows) continue;
       const std::size_t send = send_of(i);
       // The sums before have been taken out of where these are stored by whoever has sent its parts of these.
-      if (send == i || send < last || !fits(i)) continue;
+      if (send == i || send < last) continue;
+      const std::optional<std::size_t> product = storing_product(i);
+      const int64_t from = whole_tiles(from_ > 0 ? from_ : elements_from(p_.ranks, product.has_value()));
+      if (!fits(i, from)) continue;
       found_.number[send] = found_.number[i] = ++found_.count;
       found_.elements = std::max(found_.elements, elements_of(i));
+      found_.from = std::min(found_.from, from);
       last = i;
+      if (!product) continue;
+      found_.number[*product] = found_.count;
+      stored_.push_back({.product = *product, .send = send, .sum = i});
+      const int64_t share = share_fours(static_cast<i32>(elements_of(i) / kFour), p_.ranks);
+      found_.room_bytes = std::max(found_.room_bytes, static_cast<uint64_t>(p_.ranks * share * kFour * 4));
+    }
+    for (std::size_t n = 0; n < stored_.size(); ++n) {
+      for (const std::size_t i : {stored_[n].product, stored_[n].send, stored_[n].sum})
+        found_.parts_at[i] = found_.parts_offset() + n % kRooms * found_.room_bytes;
     }
     return found_;
   }
@@ -58,6 +79,28 @@ class SharesFinder {
     }
     return reduce;
   }
+  // Whose outputs are this rank's part, if they lie there by whole fours. It comes behind the sum before, in which each
+  // processor has waited for all ranks' parts, which these send behind the sum before that: so they have taken out of
+  // the room what was in it.
+  std::optional<std::size_t> storing_product(std::size_t reduce) const {
+    if (code(reduce) != OpCode::kRecvReduce) return {};
+    const std::optional<ProductOfSum> found = products_.of(reduce);
+    if (!found || (!stored_.empty() && found->product < stored_.back().sum)) return {};
+    const BufferId out = operand(found->product, kProductOut);
+    const bool is_whole = elements_in_a_step(out) == elements_in_a_step(operand(reduce, 0)) &&
+                          width_of(out) > 0 && width_of(out) % kFour == 0;
+    return is_whole ? std::optional(found->product) : std::nullopt;
+  }
+  int64_t width_of(BufferId buffer) const {  // 0: not known
+    const std::vector<ValId>& dims = p_.buffers[buffer].dims;
+    return dims.empty() ? 0 : p_.vals[dims.back()].e.constant().value_or(0);
+  }
+  int64_t elements_in_a_step(BufferId buffer) const {  // by whose size others are told from it
+    const SymbolValues step = {{"items", 13}, {"pages", 11}, {"rows", 5}, {"tokens", 7}};
+    int64_t elements = 1;
+    for (const ValId dim : p_.buffers[buffer].dims) elements *= p_.vals[dim].e.evaluate(step);
+    return elements;
+  }
   // To the right neighbour, then to the next one, and so on, as bodies/shares.h does.
   bool goes_round(PhaseId send) const {
     std::vector<PhaseId> all = {send};
@@ -71,15 +114,13 @@ class SharesFinder {
   }
 
   // All ranks' parts, by fours of elements, in some steps enough of them.
-  bool fits(std::size_t reduce) const {
+  bool fits(std::size_t reduce, int64_t from) const {
     const std::size_t operands = p_.phases[all_[reduce].phase].operands.size();
     const bool has_ids = code(reduce) == OpCode::kRecvRows;
     if (std::cmp_not_equal(operands, p_.ranks + has_ids + 3)) return false;
-    const std::vector<ValId>& dims = p_.buffers[operand(reduce, operands - 1)].dims;
-    const int64_t width = dims.empty() ? 0 : p_.vals[dims.back()].e.constant().value_or(0);
-    const int64_t elements = elements_of(reduce);
+    const int64_t width = width_of(operand(reduce, operands - 1)), elements = elements_of(reduce);
     return max_bytes(p_, operand(reduce, 0)) == elements * 4 && width > 0 && width % kFour == 0 &&
-           elements > found_.from && elements <= INT32_MAX && found_.count < INT16_MAX;
+           elements > from && elements <= INT32_MAX && found_.count < INT16_MAX;
   }
   // At most, of its output.
   int64_t elements_of(std::size_t reduce) const {
@@ -88,15 +129,20 @@ class SharesFinder {
 
   const Program& p_;
   const MergedSends& sends_;
-  const std::vector<ark::Instance> all_;
+  const ProductsOfSums products_;
+  const std::vector<ark::Instance>& all_;
+  const int64_t from_;
+  struct Stored {
+    std::size_t product, send, sum;  // instances
+  };
+  std::vector<Stored> stored_;
   RankShares found_;
 };
 
 }  // namespace
 
-uint64_t RankShares::bytes() const {
-  return elements == 0 ? 0 : kShareWordBytes + static_cast<uint64_t>(elements) * 4;
-}
+uint64_t RankShares::bytes() const { return elements == 0 ? 0 : parts_offset() + kRooms * room_bytes; }
+uint64_t RankShares::parts_offset() const { return kShareWordBytes + static_cast<uint64_t>(elements) * 4; }
 
 std::string RankShares::text() const {
   if (elements == 0) return "";
@@ -107,8 +153,9 @@ std::string RankShares::text() const {
   return text;
 }
 
-RankShares plan_rank_shares(const Program& program, const MergedSends& sends, int64_t from) {
-  return program.ranks > 1 ? SharesFinder(program, sends, from).run() : RankShares{};
+RankShares plan_rank_shares(const Program& program, const MergedSends& sends, const Appended& appended,
+                            int64_t from) {
+  return program.ranks > 1 ? SharesFinder(program, sends, appended, from).run() : RankShares{};
 }
 
 }  // namespace ark::cuda

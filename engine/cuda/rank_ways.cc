@@ -21,6 +21,12 @@ RankWays agree_on_ways(const RankImages& images, PeerLinks* peers, int32_t proce
   return wanted;
 }
 
+uint64_t exchanged_bytes(const Program& program) {
+  const Appended appended(program);
+  return static_cast<uint64_t>(program.ranks) * plan_rank_parts(program, appended).bytes() +
+         plan_rank_shares(program, MergedSends(program), appended, 0).bytes();
+}
+
 bool takes_more(const RankImages& images, const RankWays& ways) {
   return std::ranges::any_of(images, [&](const auto& image) {
     return (image->rank_parts().pitch > 0 && !ways.tells) ||

@@ -425,6 +425,11 @@ std::vector<Bug> device_bugs() {
   // Whose steps have more rows than such as exchange parts of sums by words.
   const OnDecoder sent(run_at_once), between_few(run_between_few);
   const OnDecoder shared = OnDecoder(run_at_once).with_shares();
+  // Of ranks that share the table of tokens' rows, which no product stores.
+  const OnDecoder shared_table =
+      OnDecoder(run_at_once, 0, Link::kDirect, 64, 2, DType::kF32, [](TokenGraphOptions& o) {
+        o.vocabulary = 2053;
+      }).with_shares();
   // Whose sums over ranks go by words, but nothing else.
   const OnDecoder told_rows = OnDecoder(run_between_few).with_told_rows(12),
                   between_told = OnDecoder(run_between_told).with_told_rows(12);
@@ -474,11 +479,14 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(parts_not_awaited, told_rows),
       ARK_DEVICE_BUG(parts_not_cleared, told_rows),
       ARK_DEVICE_BUG(parts_not_settled, between_told),
-      ARK_DEVICE_BUG(share_of_another_rank, shared),
+      ARK_DEVICE_BUG(share_of_another_rank, shared_table),
+      ARK_DEVICE_BUG(stored_share_of_another_rank, shared),
       ARK_DEVICE_BUG(share_not_told, shared),
       ARK_DEVICE_BUG(share_not_awaited, shared),
       ARK_DEVICE_BUG(share_without_barrier, shared),
       ARK_DEVICE_BUG(relaxed_share, shared),
+      ARK_DEVICE_BUG(missing_arrival_wait, shared),
+      ARK_DEVICE_BUG(block_scope_arrival, shared),
       // borders of steps
       ARK_DEVICE_BUG(go_without_barrier, decode),
       ARK_DEVICE_BUG(relaxed_go, decode),
@@ -591,6 +599,10 @@ std::vector<Bug> gpu_bugs() {
       OnDecoder(run_at_once, 0, Link::kDirect, 64, 2, DType::kF32, [](TokenGraphOptions& o) {
         o.hidden = 256;
       }).with_gpus(Way::kHost);
+  const OnDecoder shared_table = OnDecoder(run_parts_of_ten, 0, Link::kDirect, 64, 2, DType::kF32,
+                                           [](TokenGraphOptions& o) { o.vocabulary = 2053; })
+                                     .with_shares()
+                                     .with_gpus(Way::kGpu);
   return {
       // between GPUs
       ARK_DEVICE_BUG(relaxed_store, spread),
@@ -615,12 +627,16 @@ std::vector<Bug> gpu_bugs() {
       ARK_DEVICE_BUG(parts_not_awaited, peers),
       ARK_DEVICE_BUG(parts_not_cleared, peers),
       ARK_DEVICE_BUG(parts_not_settled, between_few),
-      ARK_DEVICE_BUG(share_of_another_rank, shared),
+      ARK_DEVICE_BUG(stored_share_of_another_rank, shared),
       ARK_DEVICE_BUG(share_not_told, shared),
       ARK_DEVICE_BUG(share_not_awaited, shared),
       ARK_DEVICE_BUG(share_without_barrier, shared),
       ARK_DEVICE_BUG(relaxed_share, shared),
       ARK_DEVICE_BUG(narrow_share, shared),
+      ARK_DEVICE_BUG(share_of_another_rank, shared_table),
+      // parts that products have stored
+      ARK_DEVICE_BUG(relaxed_store, shared),
+      ARK_DEVICE_BUG(narrow_store, shared),
   };
 }
 

@@ -147,7 +147,8 @@ struct ExactCase {
   int64_t intermediate = 448;
   int64_t head_dim = 32;
   DType kv = DType::kF32;
-  int arch = 900;  // of 800: less scratch for sums that wait, and for x
+  int arch = 900;           // of 800: less scratch for sums that wait, and for x
+  int64_t shares_from = 0;  // DeviceOptions
 };
 class ExactWideProducts : public ::testing::TestWithParam<ExactCase> {};
 
@@ -158,6 +159,7 @@ TEST_P(ExactWideProducts, HaveTheBitsOfStepsOfFewRows) {
   const DecoderModel model = model_of(c.is_gpt2, o);
   RunnerSetup setup = device_for(c.tokens + 8, c.ranks, c.processors, c.groups, cuda::Numerics::kExact);
   setup.kv_dtype = c.kv, setup.max_rows = c.tokens;
+  setup.options.device.shares_from = c.shares_from;
   if (c.arch != 900)
     setup.options.gpu = std::make_shared<emulator::EmulatedGpu>(
         std::make_shared<emulator::World>(), emulator::EmulatedGpuOptions{.processors = 4, .arch = c.arch});
@@ -182,6 +184,24 @@ INSTANTIATE_TEST_SUITE_P(
                       ExactCase{"TreesOfSixLevelsOnTwoRanks", false, DType::kBF16, 66, 2, 2, 1, 32, 4096},
                       ExactCase{"GroupsOfEight", false, DType::kF16, 40, 1, 3, 8, 1},
                       ExactCase{"LlamaOnTwoRanksByGroups", false, DType::kBF16, 100, 2, 3, 2, 2},
+                      ExactCase{.name = "SharesOfTwoRanks",
+                                .is_gpt2 = false,
+                                .weight = DType::kBF16,
+                                .tokens = 66,
+                                .ranks = 2,
+                                .processors = 2,
+                                .groups = 1,
+                                .pieces = 4,
+                                .shares_from = 1},
+                      ExactCase{.name = "SharesOfTwoRanksByGroups",
+                                .is_gpt2 = false,
+                                .weight = DType::kBF16,
+                                .tokens = 100,
+                                .ranks = 2,
+                                .processors = 3,
+                                .groups = 2,
+                                .pieces = 2,
+                                .shares_from = 1},
                       ExactCase{"RowsOfOneEightAWarp", false, DType::kBF16, 30, 1, 1, 1},
                       ExactCase{"RowsOfOneEightAWarpByGroups", false, DType::kF16, 32, 1, 3, 4, 2},
                       ExactCase{"RowsOfTwoEightsAWarp", false, DType::kF16, 47, 1, 1, 1},

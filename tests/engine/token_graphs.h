@@ -20,6 +20,7 @@ struct TokenGraphOptions {
   int64_t layers = 2, hidden = 32, heads = 4, kv_heads = 4, head_dim = 8, intermediate = 64, vocabulary = 101;
   int64_t max_positions = 64;
   int64_t window = 0;        // of attention; 0: none
+  bool is_parallel = false;  // of a Llama: the MLP reads what attention does, as Phi's and Falcon's do
   bool tied = true;          // the head reads the embedding table
   bool adds_own = false;     // GPT-2: behind each MLP a product to which its own x is added
   bool select_early = true;  // rows are selected behind the last attention, else before the head
@@ -265,7 +266,7 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
   ValueId x = b.gather("embed", table, b.ids);
   for (int64_t layer = 0; layer < o.layers; ++layer) {
     const std::string p = "layers." + std::to_string(layer) + ".";
-    const ValueId y = norm(x, p + "input_norm");
+    ValueId y = norm(x, p + "input_norm");
     const auto heads = [&](const std::string& part, int64_t n) {
       return b.reshape(b.linear(y, p + part, n * o.head_dim, false), p + part + "_heads",
                        {b.tokens(), n, o.head_dim});
@@ -280,9 +281,10 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
     if (o.select_early && layer + 1 == o.layers) {
       a = b.select(a, p + "rows");
       x = b.select(x, p + "rows_residual");
+      if (o.is_parallel) y = b.select(y, p + "rows_norm");
     }
     x = b.same(Op::kAdd, p + "add_1", {x, b.linear(a, p + "o_proj", o.hidden, false)});
-    const ValueId z = norm(x, p + "post_norm");
+    const ValueId z = o.is_parallel ? y : norm(x, p + "post_norm");
     ValueId gate = b.linear(z, p + "gate_proj", o.intermediate, o.mlp_bias);
     const Attributes exact{{key::kApproximate, "none"}};
     if (o.activation != Op::kIdentity)

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/cuda/rank_ways.h"
 #include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "tests/engine/token_graphs.h"
@@ -23,6 +24,7 @@ std::pair<int64_t, int64_t> needs(const Compiled& c, std::size_t first, std::siz
   int64_t fixed = 0, page = 0;
   for (std::size_t r = first; r < c.programs.size(); r += step) {
     for (const WeightUse& use : c.programs[r].weights) fixed += packed_bytes(use);
+    fixed += static_cast<int64_t>(cuda::exchanged_bytes(c.programs[r]));
     fixed += 2 * (c.bindings[r].act_bytes + c.bindings[r].inbox_bytes);
     page += page_bytes({c.programs[r]});
   }
@@ -37,6 +39,12 @@ TEST(PagesWithRoom, AreThoseOfTheFullestGpu) {
   const auto [fixed_1, page_1] = needs(c, 1, 2);
   EXPECT_EQ(pages({100 * kMebibyte, 10 * kMebibyte}), (9 * kMebibyte - fixed_1) / page_1);
   EXPECT_LT(pages({100 * kMebibyte, 0}), 1);
+}
+
+// Which weights and activations leave unsaid.
+TEST(PagesWithRoom, LeaveRoomForWhatRanksExchange) {
+  EXPECT_EQ(cuda::exchanged_bytes(compiled(1).programs[0]), 0u);
+  EXPECT_GT(cuda::exchanged_bytes(compiled(2).programs[0]), 0u);
 }
 
 TEST(PagesWithRoom, LeaveRoomForTheContextsOfOtherProcesses) {

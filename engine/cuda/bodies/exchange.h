@@ -16,6 +16,7 @@ struct Send : Quiet {
     return {dev::min(tiles.first * kSendTile, all), dev::min(tiles.last * kSendTile, all)};
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    if (is_shared(call) && call.i.share_parts_at != 0) return;  // a product has stored them
     if (is_shared(call))
       return send_shares(call.b.p, instance_offset(call), messages_offset(call),
                          static_cast<i32>(tiles.first));

@@ -4,6 +4,7 @@
 #include "engine/cuda/bodies/finished_tile.h"
 #include "engine/cuda/bodies/math.h"
 #include "engine/cuda/bodies/parts.h"
+#include "engine/cuda/bodies/rank_part.h"
 
 namespace ark::cuda {
 
@@ -196,9 +197,10 @@ struct ProductOutput : Quiet {
   }
   // Those that are there. Parts, and others of rows of whole fours, at once.
   ARK_DEVICE void store(i32 panel, int first, const float (&v)[kAtOnce]) const {
-    if (kHasPeers && tells_ranks(call.b, call.i)) {
+    if (stores_parts_of_sum(call.i)) {
       if (const Place to = output_at(panel, first); to.is_there)
-        tell_ranks(call.b.p, call.i.parts_at, row0 + first / kPanel, to.column, {v[0], v[1], v[2], v[3]});
+        store_part(call.b.p, instance_offset(call), row0 + first / kPanel, to.column,
+                   {v[0], v[1], v[2], v[3]});
       return;
     }
     const Rows out = rows_at(call.b, call.i.product.out, s.n, call.i.lamport_out);

@@ -1,11 +1,13 @@
 // Sums over ranks in steps of many rows: each rank adds up its share (engine/cuda/rank_shares.h).
 //
-// Shares follow each other in the order of ranks, and in each as many tiles as a rank has processors, one for each. Who
-// has a tile stores its sums into all ranks' memory, and then that they are there for who has this tile of each, who
-// copies them to where its rank's instances read them: nobody else does, so processors of a rank need not wait for each
+// Shares follow each other in the order of ranks, and in each as many tiles as a rank has processors, one for each.
+// Ranks' parts come by message, or are there with it, where a product has stored them (bodies/rank_part.h). Who has a
+// tile stores its sums into all ranks' memory, and then that they are there for who has this tile of each, who copies
+// them to where its rank's instances read them: nobody else does, so processors of a rank need not wait for each
 // other in between.
 #pragma once
 
+#include "engine/cuda/bodies/rank_part.h"
 #include "engine/cuda/bodies/rank_sums.h"
 
 namespace ark::cuda {
@@ -20,7 +22,7 @@ ARK_DEVICE const T* part_of(const Call& call, const u64 (&parts)[kMaxParts], int
 // Of a step that has enough of them: told by the tiles that the instance has where it shares nothing.
 ARK_DEVICE bool is_shared(const Call& call) {
   const i32 from = call.b.rank->shares_from * (call.i.readers_period > 0 ? kSendElements / kElementTile : 1);
-  return kHasPeers && call.i.share != 0 && !tells_ranks(call.b, call.i) && call.size(call.i.grid) > from;
+  return kHasPeers && call.i.share != 0 && call.b.words->parts == 0 && call.size(call.i.grid) > from;
 }
 // One for each processor.
 ARK_DEVICE i64 grid_of(const Call& call) {
@@ -92,9 +94,14 @@ ARK_APART void add_share(const LoopParameters& p, u32 instance, u32 messages, i3
   const SumEpilogue then = epilogue_of(a);
   const i32 all = static_cast<i32>(call.product(a.elements) / 4), width = call.size(a.width);
   const Fours own = fours_of(all, kRanks, p.processors, b.rank->rank, tile);
+  // As if all of each part lay there. Of those that products have stored there is this rank's share.
+  const bool is_stored = call.i.share_parts_at != 0;
+  const i64 share = share_fours(all, kRanks);
+  const dev::f32x4* const stored = stored_parts(b, call.i, b.rank->rank, 0, 0) - b.rank->rank * share;
   const dev::f32x4* parts[kRanks];
   ARK_UNROLL
-  for (int r = 0; r < kRanks; ++r) parts[r] = part_of<dev::f32x4>(call, a.parts, r);
+  for (int r = 0; r < kRanks; ++r)
+    parts[r] = is_stored && r != b.rank->rank ? stored + r * share : part_of<dev::f32x4>(call, a.parts, r);
   dev::f32x4* const out = at<dev::f32x4>(a.out);
   ARK_ROLLED
   for (i32 e = own.first + b.thread; e < own.last; e += kConsumers) {

@@ -203,8 +203,17 @@ Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
   if (keeps_in_output_) w += loads(rounds);
   // Those of four elements at once take half as long again as one's.
   w.cycles = rounds * 1.5 * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
-  if (tables_.tells_ranks(i_))
-    w.cycles += rounds * (kCall + tables_.program().ranks * 30.0);  // stored by all
+  // Parts of a sum over ranks (bodies/rank_part.h): to all, to who adds them up, or to where they are sent from.
+  if (i_.parts_at != 0 || i_.share_parts_at != 0) {
+    const int64_t ranks = tables_.program().ranks;
+    w.cycles += rounds * kCall;
+    if (tables_.tells_ranks(i_)) {
+      w.cycles += rounds * static_cast<double>(ranks) * 30;
+    } else if (tables_.shares(i_)) {
+      w.cycles += rounds * (2 * kCall + 30.0);
+      w.sent = fours_of(tile) * 16 * (ranks - tables_.machine().ranks) / ranks;
+    }
+  }
   if (!uses_tiles()) return w;
   const i32 rows = rows_of(tile), at_once = tables_.machine().tiles.row_block;
   const bool looks_up = is_behind();

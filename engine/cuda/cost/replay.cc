@@ -61,6 +61,7 @@ struct Processor {
   int32_t handed = 0, gathered = 0;
   std::array<double, kConsumerWarps> free{};  // by warp, or by pairs of them
   double x_there = 0, x_behind = 0;           // of the next batch, and the one behind it, copied ahead
+  double stored = 0;                          // what it has stored on other GPUs is there
 };
 
 enum class What : uint8_t { kArrive, kIssue, kRelease, kJoin, kTell, kRaise };
@@ -294,7 +295,7 @@ class Replay {
     push(now, What::kTell, p, b.next);
     now += rates_.barrier.value;
     trace(p, now, TraceKind::kDone);
-    push(now + rates_.release.value, What::kRaise, p, b.next);
+    push(std::max(now + rates_.release.value, b.stored), What::kRaise, p, b.next);
     if (!t_.is_quiet(instance(b.next))) now += rates_.hold.value;
     if (b.gathered > 0) state(b.next).gathered[p] = b.gathered;
     ++b.next;
@@ -352,7 +353,7 @@ class Replay {
   void end_tile(int32_t p, double now) {
     Processor& b = block(p);
     const StreamTiles& tiles = product(p).tiles();
-    if (tiles.groups == 1) return next_own_tile(p, now + time_of(product(p).write_work(tile(p)), b.next));
+    if (tiles.groups == 1) return write(p, now, product(p).write_work(tile(p)));
     now += time_of(product(p).hand_in_work(tile(p)), b.next);
     if (!product(p).joins()) return next_own_tile(p, now);
     if (product(p).waits_for_sums()) return tell_sums(p, now);
@@ -378,7 +379,7 @@ class Replay {
   void gather(int32_t p, double now) {
     Work work = product(p).join_work();
     work += product(p).gather_work(tile(p));
-    next_own_tile(p, now + time_of(work, block(p).next));
+    write(p, now, work);
   }
 
   void join(int32_t p, double now) {
@@ -387,7 +388,19 @@ class Replay {
     int32_t& arrived = state(b.next).arrivals[at(int64_t{tile(p).panel} * tiles.blocks + tile(p).block)];
     arrived += b.handed;
     b.handed = 0;
-    if (arrived == tiles.groups) ++b.gathered, now += time_of(product(p).gather_work(tile(p)), b.next);
+    if (arrived != tiles.groups) return next_own_tile(p, now);
+    ++b.gathered;
+    write(p, now, product(p).gather_work(tile(p)));
+  }
+
+  // The tile's outputs; the link takes those of other GPUs while its processor goes on.
+  void write(int32_t p, double now, const Work& work) {
+    Processor& b = block(p);
+    now += time_of(work, b.next);
+    if (work.sent > 0) {
+      const double taken = static_cast<double>(work.sent) * ranks_ / rates_.sent.value;
+      b.stored = link_free_ = std::max(now, link_free_) + taken;
+    }
     next_own_tile(p, now);
   }
 
@@ -492,7 +505,7 @@ class Replay {
   std::vector<Processor> blocks_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t order_ = 0;
-  double memory_free_ = 0;
+  double memory_free_ = 0, link_free_ = 0;
   std::map<int32_t, int64_t> bytes_;  // from memory, by instance
   StepCost cost_;
 };

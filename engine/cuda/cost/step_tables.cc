@@ -135,8 +135,10 @@ bool StepTables::adds_parts(const Instance& i) const {
   return tells_ranks(i) && (i.readers_period > 0) != is_by_norm(i);
 }
 bool StepTables::shares(const Instance& i) const {
-  if (i.share == 0 || tells_ranks(i)) return false;
-  return product(i.readers_period > 0 ? i.reduce.elements : i.send.elements) > shares_from_;
+  if (i.share == 0 || tells_ranks_) return false;
+  const bool multiplies = is_product(program_->variants[program_->phases[i.phase].variant].code);
+  return (multiplies ? int64_t{size(i.stream.m)} * i.stream.n
+                     : product(i.readers_period > 0 ? i.reduce.elements : i.send.elements)) > shares_from_;
 }
 int32_t StepTables::waits(const Instance& i) const {
   if (tells_) return i.waits - i.more_waits;

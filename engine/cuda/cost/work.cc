@@ -414,6 +414,7 @@ int64_t share_of_sum(const StepTables& t, const Size (&elements)[4], int32_t ran
 
 Work send_shares(const StepTables& t, const Instance& i, Tiles tiles) {
   Work w;
+  if (i.share_parts_at != 0) return w;  // products have stored them
   for (int32_t rank = 0; rank < t.program().ranks; ++rank) {
     if (rank == t.program().rank) continue;
     const int64_t own = share_of_sum(t, i.send.elements, rank, tiles);

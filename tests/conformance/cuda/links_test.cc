@@ -258,6 +258,8 @@ TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
   o.heads = o.kv_heads = 8;
   o.layers = 2;
   for (const int ranks : {2, 4, 8}) {
+    o.is_parallel = ranks == 2;              // sums whose parts are stored side by side
+    o.vocabulary = ranks == 8 ? 2053 : 101;  // of ranks that share the table, whose rows are sent
     const DecoderModel model = ranks == 4 ? gpt2_tokens(o) : llama_tokens(o);
     RunnerSetup one = one_launch(ranks, Link::kDirect);
     one.options.device.processors = 1;
