@@ -192,25 +192,23 @@ void take_rank_parts(const Program& program, std::span<const ark::Instance> all,
 }  // namespace
 
 LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
-                         const MergedSends& sends, const RankParts& of_ranks, const XParts& parts,
-                         const SymbolValues& few, std::span<const SharedSums> sums,
-                         const std::vector<int32_t>& also, const Accesses& more) {
+                         const RankParts& of_ranks, const XParts& parts, const SymbolValues& few,
+                         std::span<const SharedSums> sums, OnDevice device) {
   const std::vector<ark::Instance> all = unroll(program);
-  Accesses less = appended.unwritten(program);
-  LamportPlan plan = RowFinder(program, all, appended, parts, few).run(less);
+  LamportPlan plan = RowFinder(program, all, appended, parts, few).run(device.less);
   plan.floats = int64_t{2} * kFewRows * plan.pitch;
   for (const SharedSums& own : sums) {
     plan.sums.push_back(own.floats > 0 ? plan.floats : kNone);
     plan.floats += own.floats;
     if (own.floats == 0 || own.taker == kNone) continue;
     plan.told[at(own.taker)].push_back(own.instance);
-    // The norm behind accesses these, as `more` says.
-    for (const Access& a : accesses_taken_up(program, all[at(own.instance)])) less[own.instance].push_back(a);
+    // The norm behind accesses these, as device.more says.
+    for (const Access& a : accesses_taken_up(program, all[at(own.instance)]))
+      device.less[own.instance].push_back(a);
   }
-  Accesses with_sums = more;
-  take_rank_parts(program, all, of_ranks, plan, less, with_sums);
-  plan.needed =
-      dependencies(program, binding, also, with_sums, appended.done(), less, sends.sent_by(), plan.left_out);
+  take_rank_parts(program, all, of_ranks, plan, device.less, device.more);
+  device.left_out = plan.left_out;
+  plan.needed = dependencies(program, binding, device);
   cover(plan);
   return plan;
 }

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <vector>
 
 #include "engine/cuda/appended.h"
+#include "engine/cuda/dependencies.h"
 #include "engine/cuda/merged_sends.h"
 #include "engine/cuda/rank_parts.h"
 #include "engine/cuda/x_parts.h"
@@ -38,12 +38,10 @@ struct LamportPlan {
 };
 
 // Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen
-// elements. `few`: sizes of a step of kFewRows tokens. `also`, `more`: as dependencies() takes them.
+// elements. `few`: sizes of a step of kFewRows tokens. `device`: as dependencies() takes it in other steps.
 LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
-                         const MergedSends& sends, const RankParts& of_ranks, const XParts& parts,
-                         const SymbolValues& few, std::span<const SharedSums> sums,
-                         const std::vector<int32_t>& also,
-                         const std::map<int32_t, std::vector<Access>>& more);
+                         const RankParts& of_ranks, const XParts& parts, const SymbolValues& few,
+                         std::span<const SharedSums> sums, OnDevice device);
 
 // Whether instances have room for what they wait for in such steps and, `needed`, in others.
 bool fits(const Program& program, const MergedSends& sends, const LamportPlan& plan,

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "engine/cuda/dealing.h"
-#include "engine/cuda/dependencies.h"
 #include "engine/cuda/instance_filler.h"
 #include "engine/cuda/placement.h"
 #include "engine/cuda/taken_up.h"
@@ -91,12 +90,13 @@ void RankImage::plan_schedule() {
       plan_items(phase.variant, operand(1), operand(2));
     }
   }
-  std::map<int32_t, std::vector<Access>> more = appended().accesses(p, *setup_.binding);
+  OnDevice device = on_device(p, *setup_.binding, appended(), sends_);
+  device.also = std::move(also);
   for (const auto& [norm, stream] : taken_up_)
-    more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
-  needed_ = dependencies(p, *setup_.binding, also, more, appended().done(), appended().unwritten(p),
-                         sends_.sent_by());
-  plan_few(std::move(after_attention), more);
+    device.more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
+  needed_ = dependencies(p, *setup_.binding, device);
+  device.also = std::move(after_attention);
+  plan_few(std::move(device));
   if (lamport_.floats == 0) rank_parts_ = {};
   place_few(instances);
   for (std::size_t i = 0; i < instances.size(); ++i) {
@@ -107,8 +107,8 @@ void RankImage::plan_schedule() {
   plan_memory(instances.size());
 }
 
-// Steps of few rows: what they exchange without counters. `also`, `more`: of dependencies().
-void RankImage::plan_few(std::vector<int32_t> also, const std::map<int32_t, std::vector<Access>>& more) {
+// Steps of few rows: what they exchange without counters.
+void RankImage::plan_few(OnDevice device) {
   if (!leaves_scratch_) return;  // rows are not few where tokens are
   std::vector<SharedSums> sums;
   std::array<int32_t, kPartialRooms> last;  // in each room
@@ -121,10 +121,11 @@ void RankImage::plan_few(std::vector<int32_t> also, const std::map<int32_t, std:
                are_one_each = std::max(own.panels, i32{own.beside}) << own.few_bits <= options_.processors,
                are_told = own.few_bits > 0 && (are_taken_up || are_one_each);
     sums.push_back({instance, are_told ? rows * own.panel : 0, are_taken_up ? takers_[at(instance)] : kNone});
-    if (own.few_bits > 0 && !are_told) also[at(instance)] = std::exchange(last[own.partials], instance);
+    if (own.few_bits > 0 && !are_told)
+      device.also[at(instance)] = std::exchange(last[own.partials], instance);
   }
-  LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), sends_, rank_parts_,
-                                  variants_.parts(number_), sizes_of(kFewRows), sums, also, more);
+  LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), rank_parts_,
+                                  variants_.parts(number_), sizes_of(kFewRows), sums, std::move(device));
   if (fits(*setup_.program, sends_, plan, needed_)) lamport_ = std::move(plan);
 }
 

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/cuda/dependencies.h"
 #include "engine/cuda/image.h"
 #include "engine/cuda/lamport_plan.h"
 #include "engine/cuda/merged_sends.h"
@@ -106,7 +107,7 @@ class RankImage {
   static constexpr std::size_t kPartialRooms = 4;
   void plan_memory(uint64_t instances);
   void plan_attention();
-  void plan_few(std::vector<int32_t> also, const std::map<int32_t, std::vector<Access>>& more);
+  void plan_few(OnDevice device);
   SymbolValues sizes_of(int32_t tokens) const;
   void plan_schedule();
   const Appended& appended() const { return variants_.appended(number_); }

@@ -40,7 +40,7 @@ TEST(Dependencies, EveryConflictIsOrderedAndProductsOfOneInputAreNot) {
     const Compiled compiled = compile_decoder(test::llama_tokens(o), options);
     const Program& p = compiled.programs[0];
     const std::vector<ark::Instance> all = unroll(p);
-    const auto needed = dependencies(p, compiled.bindings[0], std::vector<int32_t>(all.size(), kNone));
+    const auto needed = dependencies(p, compiled.bindings[0], {});
     std::vector<std::vector<bool>> before(all.size(), std::vector<bool>(all.size()));
     int free = 0;  // neighbours that may run side by side
     for (std::size_t i = 0; i < all.size(); ++i) {

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/index.h"
@@ -33,20 +32,21 @@ struct Planned {
     options.kv_dtype = DType::kF16;
     compiled = compile_decoder(model, options);
     all = unroll(program());
-    std::map<int32_t, std::vector<Access>> more = Appended(program()).accesses(program(), binding());
+    const Appended appended(program());
+    OnDevice device = on_device(program(), binding(), appended, MergedSends(program()));
+    device.also.assign(all.size(), kNone);
     takers = cuda::takers(program(), binding(), longest_row(kLargeTiles));
-    if (ranks > 1) parts = plan_rank_parts(program(), Appended(program()));
+    if (ranks > 1) parts = plan_rank_parts(program(), appended);
     parts.leave_to_norms(program(), takers);
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!is_product(code(i))) takers[i] = kNone;
       if (!is_product(code(i))) continue;
       sums.push_back({static_cast<int32_t>(i), 64, takers[i]});
-      if (takers[i] != kNone) more[takers[i]] = accesses_taken_up(program(), all[i]);
+      if (takers[i] != kNone) device.more[takers[i]] = accesses_taken_up(program(), all[i]);
     }
-    plan = plan_lamport(program(), binding(), Appended(program()), MergedSends(program()), parts,
-                        XParts(program()),
+    plan = plan_lamport(program(), binding(), appended, parts, XParts(program()),
                         {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, sums,
-                        std::vector<int32_t>(all.size(), kNone), more);
+                        device);
   }
   const Program& program() const { return compiled.programs[0]; }
   const Binding& binding() const { return compiled.bindings[0]; }
