@@ -73,20 +73,21 @@ ARK_DEVICE dev::f32x4 sum_of_groups(const Block& b, const Partials& from, float*
           tree<kNode>(sums[3], size)};
 }
 
-// Biases of tiles [first, last), of the first sixteen of them, from memory into L2: before what a product waits for, in
-// steps of few rows. Of the instance that many bytes behind dev::shared(). All consumer threads; one warp does it.
+// Biases of the first of tiles [first, last), of up to sixteen panels, from memory into L2: before what a product waits
+// for. Of the instance that many bytes behind dev::shared(). All consumer threads; one warp does it.
 ARK_APART void prefetch_biases(const LoopParameters& p, u32 instance, i32 rows, i32 first, i32 last) {
   constexpr i32 kLine = 32;  // floats
   const Block b = open_block(p, 0, 0);
   const Instance& i = instance_at(instance);
   const Stream& s = i.stream;
-  const i32 tile = first + b.lane / 2, line = b.lane % 2 * kLine;
-  if (b.warp != 0 || tile >= last || line >= s.panel || rows > kRowBlock) return;
-  // As StreamTile has it in steps of no more than kRowBlock rows; of wide tiles it is of others, which does no harm.
-  const i32 panel = rows <= kFewRows     ? tile >> s.few_bits
-                    : s.some_blocks == 1 ? tile >> s.some_bits
-                                         : tile >> (s.most_bits + 1);
-  const i32 column = panel * s.panel + line;
+  const StreamTiles tiles(s, rows);
+  const i32 pair_bits = tiles.wide && s.second == 0 ? 1 : 0;  // of a tile
+  const i32 bits_of_tile = log2_of(static_cast<u32>(s.panel)) + pair_bits;
+  const i32 place = b.lane * kLine, tile = first + (place >> bits_of_tile);
+  if (b.warp != 0 || tile >= last) return;
+  // As StreamTile has it, without a call: what calls this has few registers left.
+  const u32 panel = static_cast<u32>(tile >> tiles.group_bits) / static_cast<u32>(tiles.blocks);
+  const i32 column = (static_cast<i32>(panel) << bits_of_tile) + (place & ((1 << bits_of_tile) - 1));
   if (column >= s.n) return;
   const u32 bits = static_cast<u32>(i.product.epilogue);
   if ((bits & kEpilogueBias) != 0) dev::prefetch(at<const float>(i.product.bias) + column);

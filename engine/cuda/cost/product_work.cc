@@ -196,10 +196,8 @@ Work ProductWork::write_work(const StreamTile& tile) const {
 
 Work ProductWork::panel_work(const StreamTile& tile, i32 panel) const {
   const i32 rounds = turns(fours_of(tile));
-  const bool has_bias = (bits_ & (weights() > 1 ? kTerms : u32{kEpilogueBias})) != 0;
-  // Of steps of few rows they were asked for before the wait.
-  const bool is_far = has_bias && is_behind();
-  Work w = (bits_ & kTerms) != 0 ? loads(is_far ? 0 : rounds, is_far ? rounds : 0) : Work{};
+  // Biases were asked for before the wait.
+  Work w = (bits_ & kTerms) != 0 ? loads(rounds) : Work{};
   if (keeps_in_output_) w += loads(rounds);
   // Those of four elements at once take half as long again as one's.
   w.cycles = rounds * 1.5 * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
@@ -286,7 +284,7 @@ Work ProductWork::gather_work(const StreamTile& tile) const {
     return all;
   }
   Work terms = write_work(tile);  // whose first terms came while the others were counted
-  terms.loads -= (bits_ & kTerms) != 0, terms.far -= terms.far > 0;
+  terms.loads -= (bits_ & kTerms) != 0;
   return w += terms;
 }
 
