@@ -17,14 +17,14 @@ struct OnDevice {
   // By instance: one before it that must be complete for reasons of the device's own; kNone: there is none. May be
   // empty.
   std::vector<int32_t> also;
-  std::map<int32_t, std::vector<Access>> more,
-      less;                      // by instance: what it accesses beside; what it does not
-  std::vector<bool> gone;        // by phase: whether it has no instances; may be empty
-  std::vector<PhaseId> sent_by;  // MergedSends::sent_by(); may be empty
-  std::vector<bool> left_out;    // by instance: whether it does nothing, and waits for nobody; may be empty
+  std::map<int32_t, std::vector<Access>> more;  // by instance: what it accesses beside
+  std::map<int32_t, std::vector<Access>> less;  // by instance: what it does not access
+  std::vector<bool> gone;                       // by phase: whether it has no instances; may be empty
+  std::vector<PhaseId> sent_by;                 // MergedSends::sent_by(); may be empty
+  std::vector<bool> left_out;  // by instance: whether it does nothing, and waits for nobody; may be empty
 };
 
-// As products append, and sends are merged.
+// What products that append and merged sends change.
 OnDevice on_device(const Program& program, const Binding& binding, const Appended& appended,
                    const MergedSends& sends);
 

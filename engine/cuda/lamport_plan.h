@@ -38,7 +38,7 @@ struct LamportPlan {
 };
 
 // Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen
-// elements. `few`: sizes of a step of kFewRows tokens. `device`: as dependencies() takes it in other steps.
+// elements. `few`: sizes of a step of kFewRows tokens. `device`: as in other steps, but for `also`, of these.
 LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
                          const RankParts& of_ranks, const XParts& parts, const SymbolValues& few,
                          std::span<const SharedSums> sums, OnDevice device);

@@ -54,7 +54,8 @@ class SharesFinder {
       last = i;
       if (!product) continue;
       found_.number[*product] = found_.count;
-      stored_.push_back({.product = *product, .send = send, .sum = i});
+      stored_.push_back(
+          {.product = *product, .send = send, .sum = i, .elements = elements_in_a_step(operand(i, 0))});
       const int64_t share = share_fours(static_cast<i32>(elements_of(i) / kFour), p_.ranks);
       found_.room_bytes = std::max(found_.room_bytes, static_cast<uint64_t>(p_.ranks * share * kFour * 4));
     }
@@ -79,13 +80,16 @@ class SharesFinder {
     }
     return reduce;
   }
-  // Whose outputs are this rank's part, if they lie there by whole fours. It comes behind the sum before, in which each
-  // processor has waited for all ranks' parts, which these send behind the sum before that: so they have taken out of
-  // the room what was in it.
+  // Whose outputs are this rank's part, if they lie there by whole fours. It comes behind the sum before, which has as
+  // many elements at least, so that it is shared wherever this one is: there each processor has waited for all ranks'
+  // parts, which these send behind the sum before that. So they have taken out of the room what was in it.
   std::optional<std::size_t> storing_product(std::size_t reduce) const {
     if (code(reduce) != OpCode::kRecvReduce) return {};
     const std::optional<ProductOfSum> found = products_.of(reduce);
-    if (!found || (!stored_.empty() && found->product < stored_.back().sum)) return {};
+    if (!found) return {};
+    if (!stored_.empty() && (found->product < stored_.back().sum ||
+                             elements_in_a_step(operand(reduce, 0)) > stored_.back().elements))
+      return {};
     const BufferId out = operand(found->product, kProductOut);
     const bool is_whole = elements_in_a_step(out) == elements_in_a_step(operand(reduce, 0)) &&
                           width_of(out) > 0 && width_of(out) % kFour == 0;
@@ -134,6 +138,7 @@ class SharesFinder {
   const int64_t from_;
   struct Stored {
     std::size_t product, send, sum;  // instances
+    int64_t elements;
   };
   std::vector<Stored> stored_;
   RankShares found_;

@@ -15,7 +15,7 @@ using RankImages = std::vector<std::unique_ptr<RankImage>>;
 // Collective, if there are `peers`; else ranks of one launch agree. `processors`: of a rank. `wanted`:
 // alike on all ranks but for the flags.
 RankWays agree_on_ways(const RankImages& images, PeerLinks* peers, int32_t processors, RankWays wanted);
-// Of a rank's memory, at most: parts and sums that ranks exchange so.
+// Of a rank's memory: parts and sums that ranks exchange so, where they go the ways that are chosen by cost.
 uint64_t exchanged_bytes(const Program& program);
 // Whether one of the images goes other ways than these.
 bool takes_more(const RankImages& images, const RankWays& ways);

@@ -120,6 +120,7 @@ TEST(RankShares, AreStoredInTurns) {
   const std::vector<bool> are_stored = stored();
   EXPECT_TRUE(are_stored[0]);
   EXPECT_FALSE(are_stored[1]);
+  EXPECT_EQ(shares_of(program, 1).count, 7) << "sums, stored or sent, and the tokens' rows";
 }
 
 // A machine's ranks first, then machines: but for the tokens' rows not by all ranks at once.

@@ -73,8 +73,9 @@ ARK_DEVICE dev::f32x4 sum_of_groups(const Block& b, const Partials& from, float*
           tree<kNode>(sums[3], size)};
 }
 
-// Biases of the first of tiles [first, last), of up to sixteen panels, from memory into L2: before what a product waits
-// for. Of the instance that many bytes behind dev::shared(). All consumer threads; one warp does it.
+// Biases of the first sixteen of tiles [first, last), of eight where they are of two panels, from memory into L2:
+// before what a product waits for. Of the instance that many bytes behind dev::shared(). All consumer threads; one warp
+// does it.
 ARK_APART void prefetch_biases(const LoopParameters& p, u32 instance, i32 rows, i32 first, i32 last) {
   constexpr i32 kLine = 32;  // floats
   const Block b = open_block(p, 0, 0);

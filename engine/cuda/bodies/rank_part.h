@@ -15,20 +15,26 @@ ARK_DEVICE bool stores_parts_of_sum(const Instance& i) {
   return kHasPeers && (i.parts_at != 0 || i.share_parts_at != 0);
 }
 
-// Four elements of a row: to all ranks, where these tell each other of parts by words; to who adds them up, where
-// ranks have shares of it, as is_shared() says of who adds up (bodies/shares.h); else to where they are sent from.
-// Apart: products have no register left.
+// Whether ranks do not tell each other of the sum by words in this step; of parts that products store, of no sum.
+ARK_DEVICE bool may_share(const Block& b, const Instance& i) {
+  return i.share_parts_at == 0 ? !tells_ranks(b, i) : b.words->parts == 0;
+}
+
+// Four elements of a row: to all ranks, where these tell each other of parts by words; to the rank whose share it is,
+// in steps in which the sum is shared (as bodies/shares.h finds it, by tiles); else to where they are sent from. Apart:
+// products have no register left.
 ARK_APART void store_part(const LoopParameters& p, u32 instance, i32 row, i32 column, dev::f32x4 v) {
   Block b = open_turn_block(p);
   const Call call{b, instance_at(instance), nullptr};
   const Instance& i = call.i;
   if (tells_ranks(b, i)) return tell_ranks(b, i.parts_at, row, column, v);
-  const i32 own = b.rank->rank, elements = call.size(i.stream.m) * i.stream.n;
-  const i32 four = (row * i.stream.n + column) / 4;
+  const i32 own = b.rank->rank, n = i.stream.n;
+  const i64 four = (static_cast<i64>(row) * n + column) / 4,
+            elements = static_cast<i64>(call.size(i.stream.m)) * n;
   dev::f32x4* to = at<dev::f32x4>(i.product.out) + four;
-  if (i.share_parts_at != 0 && b.words->parts == 0 && elements > b.rank->shares_from * kSendElements) {
-    const i32 share = share_fours(elements / 4, b.rank->ranks);
-    const Division place = divide(four, share);
+  if (i.share_parts_at != 0 && may_share(b, i) && elements > b.rank->shares_from * kSendElements) {
+    const i32 share = share_fours(static_cast<i32>(elements / 4), b.rank->ranks);
+    const Division place = divide(static_cast<i32>(four), share);
     const i32 rank = ARK_BUG(stored_share_of_another_rank) ? own : place.quotient;
     if (rank != own) to = stored_parts(b, i, rank, own, share) + place.rest;
   }

@@ -1,10 +1,10 @@
 // Sums over ranks in steps of many rows: each rank adds up its share (engine/cuda/rank_shares.h).
 //
 // Shares follow each other in the order of ranks, and in each as many tiles as a rank has processors, one for each.
-// Ranks' parts come by message, or are there with it, where a product has stored them (bodies/rank_part.h). Who has a
-// tile stores its sums into all ranks' memory, and then that they are there for who has this tile of each, who copies
-// them to where its rank's instances read them: nobody else does, so processors of a rank need not wait for each
-// other in between.
+// Ranks' parts come by message; where a product has stored them already (bodies/rank_part.h), the message only says so.
+// Who has a tile stores its sums into all ranks' memory, and then that they are there for who has this tile of each,
+// who copies them to where its rank's instances read them: nobody else does, so processors of a rank need not wait for
+// each other in between.
 #pragma once
 
 #include "engine/cuda/bodies/rank_part.h"
@@ -22,7 +22,7 @@ ARK_DEVICE const T* part_of(const Call& call, const u64 (&parts)[kMaxParts], int
 // Of a step that has enough of them: told by the tiles that the instance has where it shares nothing.
 ARK_DEVICE bool is_shared(const Call& call) {
   const i32 from = call.b.rank->shares_from * (call.i.readers_period > 0 ? kSendElements / kElementTile : 1);
-  return kHasPeers && call.i.share != 0 && call.b.words->parts == 0 && call.size(call.i.grid) > from;
+  return kHasPeers && call.i.share != 0 && may_share(call.b, call.i) && call.size(call.i.grid) > from;
 }
 // One for each processor.
 ARK_DEVICE i64 grid_of(const Call& call) {

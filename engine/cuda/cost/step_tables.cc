@@ -135,7 +135,7 @@ bool StepTables::adds_parts(const Instance& i) const {
   return tells_ranks(i) && (i.readers_period > 0) != is_by_norm(i);
 }
 bool StepTables::shares(const Instance& i) const {
-  if (i.share == 0 || tells_ranks_) return false;
+  if (i.share == 0 || (i.share_parts_at == 0 ? tells_ranks(i) : tells_ranks_)) return false;
   const bool multiplies = is_product(program_->variants[program_->phases[i.phase].variant].code);
   return (multiplies ? int64_t{size(i.stream.m)} * i.stream.n
                      : product(i.readers_period > 0 ? i.reduce.elements : i.send.elements)) > shares_from_;
