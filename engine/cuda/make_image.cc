@@ -79,16 +79,14 @@ void RankImage::plan_schedule() {
     const Variant& variant = p.variants[phase.variant];
     if (is_product(variant.code)) also[i] = plan_stream(instances, static_cast<int32_t>(i));
     bases_.push_back(is_product(variant.code) ? streams_.back().base : kNone);
-    if (variant.code == OpCode::kAttention)
-      also[i] = after_attention[i] = std::exchange(last_attention, static_cast<int32_t>(i));
-    if (variant.code == OpCode::kAttention) {
-      const auto operand = [&](std::size_t n) -> const Buffer& {
-        return p.buffers[resolve(p, phase, phase.operands[n], instances[i].trip)];
-      };
-      if (!heads_at_.count(phase.variant))
-        plan_heads(phase.variant, p.vals[operand(0).dims[1]].max, p.vals[operand(1).dims[1]].max);
-      plan_items(phase.variant, operand(1), operand(2));
-    }
+    if (variant.code != OpCode::kAttention) continue;
+    also[i] = after_attention[i] = std::exchange(last_attention, static_cast<int32_t>(i));
+    const auto operand = [&](std::size_t n) -> const Buffer& {
+      return p.buffers[resolve(p, phase, phase.operands[n], instances[i].trip)];
+    };
+    if (!heads_at_.count(phase.variant))
+      plan_heads(phase.variant, p.vals[operand(0).dims[1]].max, p.vals[operand(1).dims[1]].max);
+    plan_items(phase.variant, operand(1), operand(2));
   }
   OnDevice device = on_device(p, *setup_.binding, appended(), sends_);
   device.also = std::move(also);

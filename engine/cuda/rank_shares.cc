@@ -67,6 +67,12 @@ class SharesFinder {
   }
 
  private:
+  // A sum whose parts a product stores.
+  struct Stored {
+    std::size_t product, send, sum;  // instances
+    int64_t elements;
+  };
+
   OpCode code(std::size_t i) const { return code_of(p_, all_[i]); }
   BufferId operand(std::size_t i, std::size_t n) const { return resolve(p_, all_[i], n); }
 
@@ -99,7 +105,8 @@ class SharesFinder {
     const std::vector<ValId>& dims = p_.buffers[buffer].dims;
     return dims.empty() ? 0 : p_.vals[dims.back()].e.constant().value_or(0);
   }
-  int64_t elements_in_a_step(BufferId buffer) const {  // by whose size others are told from it
+  // In a step of different primes, so that what has as many is of the same sizes.
+  int64_t elements_in_a_step(BufferId buffer) const {
     const SymbolValues step = {{"items", 13}, {"pages", 11}, {"rows", 5}, {"tokens", 7}};
     int64_t elements = 1;
     for (const ValId dim : p_.buffers[buffer].dims) elements *= p_.vals[dim].e.evaluate(step);
@@ -136,10 +143,6 @@ class SharesFinder {
   const ProductsOfSums products_;
   const std::vector<ark::Instance>& all_;
   const int64_t from_;
-  struct Stored {
-    std::size_t product, send, sum;  // instances
-    int64_t elements;
-  };
   std::vector<Stored> stored_;
   RankShares found_;
 };

@@ -123,6 +123,37 @@ TEST(RankShares, AreStoredInTurns) {
   EXPECT_EQ(shares_of(program, 1).count, 7) << "sums, stored or sent, and the tokens' rows";
 }
 
+// Where a sum is larger than the one before, that one may go by message in a step in which it is shared, whose
+// processors wait for less.
+TEST(RankShares, AreNotStoredBehindSmallerSums) {
+  Program program = compiled_for(4, 32).programs[0];
+  const std::vector<ark::Instance> all = unroll(program);
+  const SymbolValues step = {{"items", 13}, {"pages", 11}, {"rows", 5}, {"tokens", 7}};
+  const auto found =
+      std::ranges::find_if(program.vals, [&](const Val& v) { return v.e.evaluate(step) == 5; });
+  ASSERT_NE(found, program.vals.end());
+  const auto rows = static_cast<ValId>(found - program.vals.begin());
+  std::vector<bool> stored;
+  const auto look = [&] {
+    const RankShares shares = shares_of(program, 1);
+    stored.clear();
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (code_of(program, all[i]) == OpCode::kRecvReduce) stored.push_back(shares.parts_at[i] != 0);
+  };
+  look();
+  EXPECT_EQ(stored, std::vector<bool>(6, true));
+  // The first sum: of the rows that are wanted alone, as those of the last layer are.
+  const auto sum = std::ranges::find_if(
+      all, [&](const ark::Instance& i) { return code_of(program, i) == OpCode::kRecvReduce; });
+  for (const std::size_t n : {std::size_t{0}, program.phases[sum->phase].operands.size() - 1}) {
+    const BufferId changed = root(program, resolve(program, *sum, n));
+    for (std::size_t b = 0; b < program.buffers.size(); ++b)
+      if (root(program, static_cast<BufferId>(b)) == changed) program.buffers[b].dims[0] = rows;
+  }
+  look();
+  EXPECT_EQ(stored, (std::vector<bool>{true, false, false, false, true, true}));
+}
+
 // A machine's ranks first, then machines: but for the tokens' rows not by all ranks at once.
 TEST(RankShares, AreOfAllRanksAtOnce) {
   EXPECT_EQ(shares_of(compiled_for(8, 32, 64, 4).programs[0], 1).count, 1);

@@ -87,8 +87,7 @@ class Replay {
       InstanceState& s = states_.emplace_back();
       s.line = grid_of(t_, i);
       s.missing = s.untold = processors_;
-      const Program& p = t_.program();
-      if (!is_product(p.variants[p.phases[i.phase].variant].code)) continue;
+      if (!t_.multiplies(i)) continue;
       s.product = std::make_unique<ProductWork>(t_, i);
       const StreamTiles& tiles = s.product->tiles();
       s.arrivals.resize(at(int64_t{tiles.panels} * tiles.blocks));

@@ -134,11 +134,13 @@ bool StepTables::is_left_out(const Instance& i) const {
 bool StepTables::adds_parts(const Instance& i) const {
   return tells_ranks(i) && (i.readers_period > 0) != is_by_norm(i);
 }
+bool StepTables::multiplies(const Instance& i) const {
+  return is_product(program_->variants[program_->phases[i.phase].variant].code);
+}
 bool StepTables::shares(const Instance& i) const {
   if (i.share == 0 || (i.share_parts_at == 0 ? tells_ranks(i) : tells_ranks_)) return false;
-  const bool multiplies = is_product(program_->variants[program_->phases[i.phase].variant].code);
-  return (multiplies ? int64_t{size(i.stream.m)} * i.stream.n
-                     : product(i.readers_period > 0 ? i.reduce.elements : i.send.elements)) > shares_from_;
+  return (multiplies(i) ? int64_t{size(i.stream.m)} * i.stream.n
+                        : product(i.readers_period > 0 ? i.reduce.elements : i.send.elements)) > shares_from_;
 }
 int32_t StepTables::waits(const Instance& i) const {
   if (tells_) return i.waits - i.more_waits;
@@ -156,13 +158,12 @@ void StepTables::read_told() {
   for (std::size_t n = 0; n < instances_.size(); ++n) {
     const Instance& i = instances_[n];
     std::vector<int32_t>& told = told_.emplace_back();
-    const bool multiplies = is_product(program_->variants[program_->phases[i.phase].variant].code);
     if (adds_parts(i)) told.push_back(products.at(i.parts_at));
-    if (tells_ranks(i) && multiplies) products[i.parts_at] = static_cast<int32_t>(n);
+    if (tells_ranks(i) && multiplies(i)) products[i.parts_at] = static_cast<int32_t>(n);
     if (!tells_) continue;
-    for (const u64 place : {i.lamport_x, multiplies ? 0 : i.lamport_sums})
+    for (const u64 place : {i.lamport_x, multiplies(i) ? 0 : i.lamport_sums})
       if (place != 0) told.push_back(tellers.at(place));
-    for (const u64 place : {i.lamport_out, multiplies ? i.lamport_sums : 0})
+    for (const u64 place : {i.lamport_out, multiplies(i) ? i.lamport_sums : 0})
       if (place != 0) tellers[place] = static_cast<int32_t>(n);
   }
 }

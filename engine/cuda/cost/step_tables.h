@@ -64,6 +64,8 @@ class StepTables {
   bool adds_parts(const Instance& i) const;
   bool is_by_norm(const Instance& i) const;
   bool is_left_out(const Instance& i) const;
+  // Whether it is a matrix product.
+  bool multiplies(const Instance& i) const;
   // Whether, in this step, each rank sends or adds up shares of the sum (engine/cuda/rank_shares.h); or stores them,
   // as a product.
   bool shares(const Instance& i) const;
