@@ -54,9 +54,11 @@ struct BlockWords {
   u32 padding;                // which is written, too: compilers load the cursor by 16 bytes
   i32 stages[2];              // of the ring; by turn % 2, as `leave`
   i32 first_tile, last_tile;  // of attention, and of a product with wide tiles
-  // The turn's half of the rows that say themselves that they are there, plus 1; 0: it has none. Rows, at most, that
-  // the other half has.
+  // The turn's half of the rows that are told, plus 1; 0: it has none. Rows, at most, that the other half has.
   i32 lamport, lamport_before;
+  // Of a product: its x, floats from row to row, and whether rows are told (engine/cuda/lamport.h); whether sums are.
+  u64 x;
+  i32 x_pitch, x_told, tells_sums;
   i32 parts;  // the turn's half of the parts of sums over ranks, plus 1; 0: it has none
 };
 static_assert(sizeof(BlockWords) <= kWordsBytes);
@@ -289,7 +291,7 @@ ARK_DEVICE u64 needed_of(const Block& b, const Wait& w) {
   if (w.wide != 0) return needed;
   return needed - (ARK_BUG(wrong_epoch) ? w.stride : 0) - ARK_BUG(off_by_one_wait) + ARK_BUG(greedy_wait);
 }
-// Whether the block's step is one of few rows, whose instances tell others by what they store (engine/cuda/lamport.h).
+// Whether the block's step is one whose instances tell others by what they store (engine/cuda/lamport.h).
 ARK_DEVICE bool tells(const Block& b) { return b.words->lamport != 0; }
 // Whether ranks exchange the instance's numbers so: its messages are left out.
 ARK_DEVICE bool tells_ranks(const Block& b, const Instance& i) {

@@ -149,7 +149,8 @@ class Device final : public DeviceExecutor {
   }
 
   RankWays wanted_ways() const {
-    return {.told_rows = device_.told_rows, .shares_from = device_.shares_from};
+    return {
+        .part_rows = device_.part_rows, .shares_from = device_.shares_from, .told_rows = device_.told_rows};
   }
   // What ranks that reach each other's memory do there, if all plan that alike: exchange sums by words in steps of
   // up to 32 rows, and add up shares in those of many, processor by processor.

@@ -31,7 +31,9 @@ inline constexpr int kLongestHead = 256;     // elements of a head that attentio
 // Of attention, of an opened tile: query heads of a KV head, and pages of a warp's first keys, that it knows.
 inline constexpr int kKnownHeads = 16, kKnownPages = 4;
 
-inline constexpr int kFewRows = 8;     // of x: one column of products on tensor cores
+inline constexpr int kFewRows = 8;  // of x: one column of products on tensor cores
+// Of steps whose instances tell others by what they store, at most (RankTables::told_rows).
+inline constexpr int kMostToldRows = 32;
 inline constexpr int kWarpRows = 16;   // of x that a warp takes at once on tensor cores, at most
 inline constexpr int kMaxGroups = 64;  // tiles that share an output
 inline constexpr int kNode = 8;        // of them, whose sums are read at once
@@ -249,7 +251,7 @@ struct alignas(16) Instance {
   // What it exchanges by rows that say themselves that they are there (engine/cuda/lamport.h); 0: not so.
   u64 lamport_x,
       lamport_out;   // a product's x; its output, or that of a norm or of attention: row 0 of the first half
-  u64 lamport_sums;  // f32 [weights][groups][panels][kFewRows][panel]: of a product, or taken up by a norm
+  u64 lamport_sums;  // f32 [weights][groups][panels][sums_rows][panel]: of a product, or taken up by a norm
   i32 parts_at;      // RankParts::place
   i32 share_parts_at;  // RankShares::parts_at, in fours of floats
   i16 settles, share;  // RankParts::settles, RankShares::number
@@ -258,6 +260,7 @@ struct alignas(16) Instance {
   i16 is_quiet;  // in steps whose instances exchange so nobody waits for its counter, nor is a peer told
   i16 links;     // of its messages: bits 1 << LinkKind
   i16 by_norm;  // a sum over ranks that the norm behind adds up in such steps; or that norm (RankParts::taker)
+  i16 sums_rows;  // of the steps whose sums lie at lamport_sums, at most; tiles count those of others
 };
 static_assert(sizeof(Instance) == 432);
 
@@ -295,7 +298,7 @@ struct alignas(16) RankTables {
   u64 sample_counts;   // u32 [min(processors, rows)][vocabulary]: room for penalties
   u64 waiting;         // f32 [processors][waiting_levels][kWideLevelFloats]: sums of wide tiles' trees
   u64 lamport;         // LamportState; 0: no instances exchange rows so (engine/cuda/lamport.h)
-  u64 lamport_rows;    // [2][kFewRows][lamport_pitch] floats
+  u64 lamport_rows;    // [2][told_rows][lamport_pitch] floats
   // [ranks][2][part_rows][part_pitch] floats of this rank's memory: parts of sums over ranks; and by rank, in its
   // memory, where this rank's part of them goes (engine/cuda/rank_parts.h). 0: there are none.
   u64 parts, parts_to[kMaxParts];
@@ -305,10 +308,11 @@ struct alignas(16) RankTables {
   i32 shares_from, shares_per_step;  // sums are of more such tiles of sends; so many in a step, shared or not
   i32 part_rows, part_pitch;         // rows of a step that has parts, at most; a multiple of 16
   i32 lamport_pitch;                 // a multiple of 16
-  // Instances that do nothing in steps of few rows. If there are some, behind `instances` lie the others, once more,
+  // Instances that do nothing in steps that tell. If there are some, behind `instances` lie the others, once more,
   // then addresses of these ones' counters.
   i32 skipped_count;
-  i32 writes_results;  // the rank whose results the host reads
+  u16 told_rows;       // of steps whose instances exchange rows so, at most (engine/cuda/lamport_plan.h)
+  u16 writes_results;  // the rank whose results the host reads
   i32 max_rows;
   i32 waiting_levels;
   u16 item_tokens, item_heads;  // of an AttentionItem in any step, at most; KV heads (item_tokens_of())
@@ -320,7 +324,7 @@ inline constexpr int kMostSharing = 512;
 inline constexpr int kSendElements = kSendTile / 4;
 inline constexpr u32 kShareWordBytes = kMaxParts * kMostSharing * 8;
 
-// Of the last step of few rows.
+// Of the last step whose instances exchange rows so.
 struct alignas(16) LamportState {
   i32 half;          // of the rows in memory
   i32 rows, before;  // of that step, at most, and of the one before it

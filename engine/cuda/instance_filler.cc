@@ -99,7 +99,7 @@ Wait InstanceFiller::wait_for(std::size_t instance) const {
 
 void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
   to.first_wait = static_cast<i32>(waits.size());
-  // Of steps of few rows alone; of both; of the others alone.
+  // Of steps that tell alone; of both; of the others alone.
   const std::vector<int32_t>& needed = image_.needed_[number];
   const std::vector<int32_t>& by_few = image_.lamport_.floats > 0 ? image_.lamport_.needed[number] : needed;
   const auto add = [&](const std::vector<int32_t>& all, const std::vector<int32_t>& others, bool in_both) {
@@ -141,7 +141,7 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
              channel_waits = std::ssize(waits) - of_others;
   add(needed, by_few, true);
   to.more_waits = static_cast<i16>(add(needed, by_few, false));
-  if (to.parts_at != 0) {  // messages are left out in steps of few rows
+  if (to.parts_at != 0) {  // messages are left out in steps that tell
     std::rotate(waits.begin() + of_others, waits.begin() + of_others + channel_waits, waits.end());
     to.more_waits = static_cast<i16>(to.more_waits + channel_waits);
   }
@@ -149,7 +149,7 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
   if (to.waits > kMaxWaits) operands_->refuse("more than " + std::to_string(kMaxWaits) + " waits");
 }
 
-// Whose counters nobody waits for in steps of few rows.
+// Whose counters nobody waits for in steps that tell.
 void InstanceFiller::fill_quiet() {
   std::vector<bool> is_awaited(schedule_.size());
   for (const std::vector<int32_t>& needed : image_.lamport_.needed) {
@@ -237,18 +237,20 @@ void InstanceFiller::fill_operands(std::size_t number, Instance& to) {
     fill_rank_sum(sum->second, to);
   if (!is_product(op.code)) return;
   fill_appended(to);
-  to.lamport_sums = lamport_sums(stream_);
+  fill_sums(stream_, to);
   to.stream = image_.stream_at(stream_++, places_);
   to.stream.m = operands_->one_size(0, 0, operands_->rank(0) - 1, "the number of rows");
   streams.push_back(to.stream);
 }
 
-// Floats behind the first ones of all that steps of few rows exchange so.
+// Floats behind the first ones of all that is exchanged so.
 uint64_t InstanceFiller::lamport_place(int64_t floats) const {
   return floats == kNone ? 0 : places_.arena + image_.lamport_rows_ + static_cast<uint64_t>(floats) * 4;
 }
-uint64_t InstanceFiller::lamport_sums(std::size_t stream) const {
-  return image_.lamport_.floats == 0 ? 0 : lamport_place(image_.lamport_.sums[stream]);
+void InstanceFiller::fill_sums(std::size_t stream, Instance& to) const {
+  if (image_.lamport_.floats == 0) return;
+  to.lamport_sums = lamport_place(image_.lamport_.sums[stream]);
+  to.sums_rows = static_cast<i16>(image_.lamport_.sums_rows[stream]);
 }
 
 // Of a product: what it does with its tiles instead of a phase behind it.
@@ -274,11 +276,11 @@ PhaseOperands InstanceFiller::fill_taken_up(std::size_t instance, Instance& to) 
 // What the tiles of a product share.
 void InstanceFiller::fill_shared(std::size_t stream, Instance& to) {
   const PhaseOperands product = fill_taken_up(at(image_.stream_instances_[stream]), to);
-  to.lamport_sums = lamport_sums(stream);
+  fill_sums(stream, to);
   to.stream = image_.stream_at(stream, places_);
   to.stream.m = product.one_size(0, 0, product.rank(0) - 1, "the number of rows");
 }
-// A sum over ranks, in steps of few rows.
+// A sum over ranks, in steps that tell.
 void InstanceFiller::fill_rank_sum(std::size_t instance, Instance& to) {
   fill_taken_up(instance, to);
   to.parts_at = image_.rank_parts_.place[instance];

@@ -16,7 +16,7 @@ class InstanceFiller {
   InstanceFiller(const RankImage& image, const RankPlaces& places);
   void run();
 
-  // Those of steps of few rows: where some do nothing then, whose counters `skipped` has.
+  // Those of steps that tell: where some do nothing then, whose counters `skipped` has.
   std::vector<Instance> instances, few_instances;
   std::vector<u64> skipped;
   std::vector<Wait> waits;
@@ -38,7 +38,7 @@ class InstanceFiller {
 
   uint64_t address(BufferId buffer) const;
   uint64_t lamport_place(int64_t floats) const;
-  uint64_t lamport_sums(std::size_t stream) const;
+  void fill_sums(std::size_t stream, Instance& to) const;
   Wait wait_for(std::size_t instance) const;
 
   const RankImage& image_;

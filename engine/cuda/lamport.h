@@ -1,8 +1,8 @@
-// Rows that say themselves that they are there, in steps of at most kFewRows rows: who waits for them looks at the
-// data, not at a counter, which saves the writer's release and the reader's trip for the data behind the counter's. A
-// 32-bit word holds kAbsent until it is stored (flags in the data, after Lamport: as in NCCL's LL protocol and
-// TensorRT-LLM's all-reduce). Stores and loads are relaxed: a word orders nothing but itself, so whatever else an
-// instance needs of the writer is waited for by counters (Instance::few_waits). What is exchanged so:
+// Rows that say themselves that they are there, in steps of at most RankTables::told_rows, which are said to tell: who
+// waits for them looks at the data, not at a counter, which saves the writer's release and the reader's trip for the
+// data behind the counter's. A 32-bit word holds kAbsent until it is stored (flags in the data, after Lamport: as in
+// NCCL's LL protocol and TensorRT-LLM's all-reduce). Stores and loads are relaxed: a word orders nothing but itself, so
+// whatever else an instance needs of the writer is waited for by counters (Instance::few_waits). What is exchanged so:
 // engine/cuda/lamport_plan.h.
 //
 // A row of x has one writer and many readers. Steps take turns with two halves of the memory; a step clears the half
@@ -42,7 +42,8 @@ ARK_DEVICE Rows rows_at(const Block& b, u64 plain, i32 width, u64 place) {
   const i32 half = b.words->lamport;
   if (half == 0 || place == 0) return {at<float>(plain), width, false};
   const i64 pitch = b.rank->lamport_pitch;
-  return {at<float>(place) + (half - 1) * kFewRows * pitch, pitch, true};
+  const i64 rows = ARK_BUG(half_of_few) ? kFewRows : b.rank->told_rows;
+  return {at<float>(place) + (half - 1) * rows * pitch, pitch, true};
 }
 
 // ---- parts of sums over ranks (engine/cuda/rank_parts.h)
@@ -66,7 +67,7 @@ ARK_DEVICE void tell_ranks(const Block& b, i32 place, i32 row, i32 column, const
 
 // All consumer threads, as a step of so many rows is opened: its half.
 ARK_DEVICE void open_lamport(const Block& b, i32 rows, const LamportState& state) {
-  const bool is_open = b.rank->lamport != 0 && rows <= kFewRows;
+  const bool is_open = b.rank->lamport != 0 && rows <= b.rank->told_rows;
   if (b.thread != 0) return;
   b.words->lamport = is_open ? state.half + 1 : 0, b.words->lamport_before = state.before;
   if (kHasPeers) b.words->parts = rows <= b.rank->part_rows ? state.parts + 1 : 0;
@@ -76,15 +77,15 @@ ARK_DEVICE void open_lamport(const Block& b, i32 rows, const LamportState& state
 ARK_DEVICE void clear_lamport(const Block& b) {
   if (!tells(b) || ARK_BUG(half_not_cleared)) return;
   const i32 quarters = b.rank->lamport_pitch / 4;
-  dev::u32x4* const other =
-      at<dev::u32x4>(b.rank->lamport_rows) + static_cast<i64>(2 - b.words->lamport) * kFewRows * quarters;
+  dev::u32x4* const other = at<dev::u32x4>(b.rank->lamport_rows) +
+                            static_cast<i64>(2 - b.words->lamport) * b.rank->told_rows * quarters;
   ARK_ROLLED
   for (i32 i = b.processor * kConsumers + b.thread; i < b.words->lamport_before * quarters;
        i += b.p.processors * kConsumers)
     dev::st_words(other + i, absent());
 }
 
-// The instances of the step; in one of few rows behind them the counters of those that it leaves out.
+// The instances of the step; in one that tells behind them the counters of those that it leaves out.
 struct Schedule {
   u64 instances;
   i32 count;

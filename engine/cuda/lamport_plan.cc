@@ -22,10 +22,10 @@ using Accesses = std::map<int32_t, std::vector<Access>>;  // by instance
 class RowFinder {
  public:
   RowFinder(const Program& program, std::span<const ark::Instance> all, const Appended& appended,
-            const XParts& parts, const SymbolValues& few)
+            const XParts& parts, const SymbolValues& most)
       : p_(program), all_(all), appended_(appended), parts_(parts) {
-    for (int64_t tokens = 1; tokens <= kFewRows; ++tokens) {
-      steps_.push_back(few);
+    for (int64_t tokens = 1; tokens <= most.at("tokens"); ++tokens) {
+      steps_.push_back(most);
       for (auto& [symbol, value] : steps_.back()) value = std::min(value, tokens);
     }
     for (const ark::Instance& i : all) accesses_.push_back(accesses(program, i));
@@ -123,7 +123,7 @@ class RowFinder {
   const std::span<const ark::Instance> all_;
   const Appended& appended_;
   const XParts& parts_;
-  std::vector<SymbolValues> steps_;            // of one token, and more, up to kFewRows
+  std::vector<SymbolValues> steps_;            // of one token, and more, up to the largest
   std::vector<std::vector<Access>> accesses_;  // by instance
   LamportPlan found_;
 };
@@ -192,13 +192,15 @@ void take_rank_parts(const Program& program, std::span<const ark::Instance> all,
 }  // namespace
 
 LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
-                         const RankParts& of_ranks, const XParts& parts, const SymbolValues& few,
+                         const RankParts& of_ranks, const XParts& parts, const SymbolValues& most,
                          std::span<const SharedSums> sums, OnDevice device) {
   const std::vector<ark::Instance> all = unroll(program);
-  LamportPlan plan = RowFinder(program, all, appended, parts, few).run(device.less);
-  plan.floats = int64_t{2} * kFewRows * plan.pitch;
+  LamportPlan plan = RowFinder(program, all, appended, parts, most).run(device.less);
+  plan.rows = static_cast<int32_t>(most.at("tokens"));
+  plan.floats = int64_t{2} * plan.rows * plan.pitch;
   for (const SharedSums& own : sums) {
     plan.sums.push_back(own.floats > 0 ? plan.floats : kNone);
+    plan.sums_rows.push_back(own.rows);
     plan.floats += own.floats;
     if (own.floats == 0 || own.taker == kNone) continue;
     plan.told[at(own.taker)].push_back(own.instance);

@@ -1,4 +1,4 @@
-// Which rows and sums a step of few rows exchanges without counters, and what is left to wait for then:
+// Which rows and sums a step of not many rows exchanges without counters, and what is left to wait for then:
 // engine/cuda/lamport.h says how.
 #pragma once
 
@@ -21,6 +21,7 @@ struct SharedSums {
   int32_t instance = -1;
   int64_t floats = 0;  // 0: they share none, or count arrivals as in other steps
   int32_t taker = -1;  // the instance of a norm that takes them up; -1: there is none
+  int32_t rows = 0;    // Instance::sums_rows
 };
 
 struct LamportPlan {
@@ -28,9 +29,11 @@ struct LamportPlan {
   // program's buffers. The x of several products may be one output.
   std::vector<int32_t> out, x;
   int32_t pitch = 0;  // floats of a row, a multiple of 16
+  int32_t rows = 0;   // RankTables::told_rows
   // By product: floats before its sums, which lie behind the rows; -1: it has none there.
   std::vector<int64_t> sums;
-  int64_t floats = 0;  // of all; 0: there are no such steps
+  std::vector<int32_t> sums_rows;  // likewise
+  int64_t floats = 0;              // of all; 0: there are no such steps
   // By instance: those that tell it what it takes; dependencies(), which leaves these out.
   std::vector<std::vector<int32_t>> told, needed;
   // By instance: whether it does nothing, since ranks exchange its numbers by words.
@@ -38,9 +41,9 @@ struct LamportPlan {
 };
 
 // Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen
-// elements. `few`: sizes of a step of kFewRows tokens. `device`: as in other steps, but for `also`, of these.
+// elements. `most`: sizes of the largest of such steps. `device`: as in other steps, but for `also`, of these.
 LamportPlan plan_lamport(const Program& program, const Binding& binding, const Appended& appended,
-                         const RankParts& of_ranks, const XParts& parts, const SymbolValues& few,
+                         const RankParts& of_ranks, const XParts& parts, const SymbolValues& most,
                          std::span<const SharedSums> sums, OnDevice device);
 
 // Whether instances have room for what they wait for in such steps and, `needed`, in others.

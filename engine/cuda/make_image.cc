@@ -1,7 +1,6 @@
 #include "engine/cuda/make_image.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "engine/cuda/dealing.h"
 #include "engine/cuda/instance_filler.h"
 #include "engine/cuda/placement.h"
+#include "engine/cuda/planned_tiles.h"
 #include "engine/cuda/taken_up.h"
 #include "engine/program/kv_codec.h"
 #include "engine/program/opcodes.h"
@@ -24,17 +24,6 @@ namespace {
 constexpr uint64_t kAlignment = 256;
 uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-constexpr u64 kNowhere = ~u64{0};
-
-// That a tile takes pieces of, while Stream::second is an offset.
-int32_t weights_of(const Stream& s) { return s.second == kNowhere ? 1 : 2; }
-
-// In a step of so many rows, likewise.
-StreamTiles planned_tiles(Stream s, i32 rows, const TileShape& tiles) {
-  s.second = weights_of(s) > 1;
-  return {s, rows, tiles.row_block};
-}
-
 }  // namespace
 
 RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
@@ -46,7 +35,9 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
       groups_(groups),
       tiles_(tiles),
       weights_(*setup.program),
-      sends_(*setup.program) {
+      sends_(*setup.program),
+      told_rows_(ways.told_rows > 0 ? std::clamp(ways.told_rows, i32{kFewRows}, i32{kMostToldRows})
+                                    : i32{kMostToldRows}) {
   if (setup.program->vals.size() + 1 > kMaxVals) {
     throw Error(Code::kUnsupported, "the program has " + std::to_string(setup.program->vals.size()) +
                                         " sizes; device loops take " + std::to_string(kMaxVals - 1));
@@ -54,7 +45,7 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
   if (groups < 0 || (groups & (groups - 1)) != 0)
     throw Error(Code::kUsage,
                 "--groups " + std::to_string(groups) + ": tiles share an output by a power of two");
-  if (ways.tells) rank_parts_ = plan_rank_parts(*setup.program, appended(), ways.told_rows);
+  if (ways.tells) rank_parts_ = plan_rank_parts(*setup.program, appended(), ways.part_rows);
   if (ways.shares) rank_shares_ = plan_rank_shares(*setup.program, sends_, appended(), ways.shares_from);
   plan_schedule();
 }
@@ -94,7 +85,7 @@ void RankImage::plan_schedule() {
     device.more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
   needed_ = dependencies(p, *setup_.binding, device);
   device.also = std::move(after_attention);
-  plan_few(std::move(device));
+  choose_told(std::move(device));
   if (lamport_.floats == 0) rank_parts_ = {};
   place_few(instances);
   for (std::size_t i = 0; i < instances.size(); ++i) {
@@ -103,28 +94,6 @@ void RankImage::plan_schedule() {
     skipped_count_ += is_skipped(i);
   }
   plan_memory(instances.size());
-}
-
-// Steps of few rows: what they exchange without counters.
-void RankImage::plan_few(OnDevice device) {
-  if (!leaves_scratch_) return;  // rows are not few where tokens are
-  std::vector<SharedSums> sums;
-  std::array<int32_t, kPartialRooms> last;  // in each room
-  last.fill(kNone);
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
-    const Stream& own = streams_[s];
-    const int64_t rows = (int64_t{weights_of(own)} << own.few_bits) * own.panels * kFewRows;
-    const int32_t instance = stream_instances_[s];
-    const bool are_taken_up = own.arrivals == kNowhere,
-               are_one_each = std::max(own.panels, i32{own.beside}) << own.few_bits <= options_.processors,
-               are_told = own.few_bits > 0 && (are_taken_up || are_one_each);
-    sums.push_back({instance, are_told ? rows * own.panel : 0, are_taken_up ? takers_[at(instance)] : kNone});
-    if (own.few_bits > 0 && !are_told)
-      device.also[at(instance)] = std::exchange(last[own.partials], instance);
-  }
-  LamportPlan plan = plan_lamport(*setup_.program, *setup_.binding, appended(), rank_parts_,
-                                  variants_.parts(number_), sizes_of(kFewRows), sums, std::move(device));
-  if (fits(*setup_.program, sends_, plan, needed_)) lamport_ = std::move(plan);
 }
 
 void RankImage::place_few(std::span<const ark::Instance> all) {
@@ -332,6 +301,7 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
   if (lamport_.floats > 0) {
     t.lamport = places.arena + lamport_state_, t.lamport_rows = places.arena + lamport_rows_;
     t.lamport_pitch = lamport_.pitch;
+    t.told_rows = static_cast<u16>(lamport_.rows);
   }
   if (rank_parts_.pitch > 0) {
     t.parts = places.parts;

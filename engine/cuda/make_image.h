@@ -49,12 +49,13 @@ struct RankPlaces {
   std::vector<uint64_t> shares;  // of sums, if ranks have any: by rank, in its memory
 };
 
-// What ranks of an image do in each other's memory, which all must.
+// What ranks of an image do in each other's memory, which all must; and what each does for itself.
 struct RankWays {
   bool tells = false;       // parts of sums in steps of up to 32 rows, by words (rank_parts.h)
   bool shares = false;      // sums of steps of many rows (rank_shares.h)
-  int32_t told_rows = 0;    // RankParts::rows, at most; 0: chosen by cost
+  int32_t part_rows = 0;    // RankParts::rows, at most; 0: chosen by cost
   int64_t shares_from = 0;  // about RankShares::from; 0: chosen by cost
+  int32_t told_rows = 0;    // RankTables::told_rows, at most, from kFewRows on; 0: chosen by cost
 };
 
 class RankImage {
@@ -107,13 +108,15 @@ class RankImage {
   static constexpr std::size_t kPartialRooms = 4;
   void plan_memory(uint64_t instances);
   void plan_attention();
-  void plan_few(OnDevice device);
+  void choose_told(OnDevice device);
+  LamportPlan plan_told(int32_t rows, OnDevice device) const;
+  int32_t narrow_rows_of(const LamportPlan& plan) const;
   SymbolValues sizes_of(int32_t tokens) const;
   void plan_schedule();
   const Appended& appended() const { return variants_.appended(number_); }
   // Whether others do what the phase says.
   bool is_gone(PhaseId phase) const { return appended().is_done(phase) || sends_.sent_by(phase) != kNone; }
-  // Whether an instance does nothing in steps of few rows.
+  // Whether an instance does nothing in steps that tell.
   bool is_skipped(std::size_t instance) const { return lamport_.floats > 0 && lamport_.left_out[instance]; }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
@@ -153,7 +156,8 @@ class RankImage {
   std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> border_at_;
   std::vector<int32_t> heads_;           // per attention variant: first query head of each KV head, heads
   std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
-  LamportPlan lamport_;                  // of steps of few rows
+  LamportPlan lamport_;                  // of steps of not many rows
+  int32_t told_rows_;                    // of these, at most
   RankParts rank_parts_;                 // of these
   RankShares rank_shares_;               // of steps of many rows
   // By instance: the processor that takes tile 0; products begin behind the one before.

@@ -91,7 +91,7 @@ PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool w
     : gpu_(gpu), program_(program), group_(group), peers_(static_cast<std::size_t>(group.size())) {
   nonce_ = random_word();
   const Appended appended(program);
-  part_bytes_ = plan_rank_parts(program, appended, ways.told_rows).bytes();
+  part_bytes_ = plan_rank_parts(program, appended, ways.part_rows).bytes();
   share_bytes_ = plan_rank_shares(program, MergedSends(program), appended, ways.shares_from).bytes();
   for (std::size_t c = 0; c < program.channels.size(); ++c)
     kinds_ = std::max(kinds_, dma_channel_of(program, static_cast<int32_t>(c)) + 1);

@@ -1,5 +1,6 @@
 // Products whose outputs are a rank's part of a sum over ranks, and nothing else's: these store them where they are
-// added up, in steps of few rows by words (engine/cuda/rank_parts.h), of many by shares (engine/cuda/rank_shares.h).
+// added up, in steps of up to 32 rows by words (engine/cuda/rank_parts.h), of more by shares
+// (engine/cuda/rank_shares.h).
 #pragma once
 
 #include <optional>

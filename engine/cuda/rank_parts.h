@@ -1,7 +1,7 @@
 // Sums over ranks in steps of up to 32 rows: a product whose outputs all ranks add up stores these into every rank's
 // memory, by words that say themselves that they are there (engine/cuda/lamport.h); who adds up waits for the words: in
-// steps of few rows often the norm behind. So there is no send between them, and no counter. Ranks must reach each
-// other's memory, and plan alike.
+// steps that tell other rows so, too, often the norm behind. So there is no send between them, and no counter. Ranks
+// must reach each other's memory, and plan alike.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct RankParts {
   // By such an instance: messages of each of its channels that have been left out, this one the last, where the next
   // one is not; else 0. Peers count messages, and are told of these by then.
   std::vector<int32_t> settles;
-  // By instance: the product whose parts it adds up, or kNone; of these, the norm that does so in its place in steps of
-  // few rows, or kNone: leave_to_norms().
+  // By instance: the product whose parts it adds up, or kNone; of these, the norm that does so in its place in steps
+  // that tell other rows, too, or kNone: leave_to_norms().
   std::vector<int32_t> product, taker;
   int32_t pitch = 0;        // floats of a row; 0: there are no parts
   int32_t rows = kFewRows;  // of the steps whose sums are exchanged so, at most

@@ -125,14 +125,14 @@ ARK_DEVICE void cut_items(const Block& b) {
   }
 }
 
-// A step of few rows takes the other half of the memory than the one before (engine/cuda/lamport.h); so does, of its
+// A step that tells takes the other half of the memory than the one before (engine/cuda/lamport.h); so does, of its
 // own, one whose sums over ranks go by words.
 ARK_DEVICE void count_lamport(const Block& b) {
   const i32 rows = most_rows(b);
   if (b.thread != 0 || b.rank->lamport == 0) return;
   LamportState* state = at<LamportState>(b.rank->lamport);
   if (kHasPeers && rows <= b.rank->part_rows) state->parts ^= 1;
-  if (rows > kFewRows) return;
+  if (rows > b.rank->told_rows) return;
   state->half ^= !ARK_BUG(same_half);
   state->before = state->rows;
   state->rows = rows;

@@ -1,5 +1,5 @@
 // Which sums are left to the norm behind them (bodies/rows.h): of what a matrix product's tiles share, and of ranks'
-// parts in steps of few rows (engine/cuda/rank_parts.h). A hop between blocks less, since the norm waits for all of
+// parts in steps that tell (engine/cuda/rank_parts.h). A hop between blocks less, since the norm waits for all of
 // them anyway.
 #pragma once
 

@@ -43,8 +43,9 @@ Model model_of(const std::string& name) {
   // Products of more tiles than there are processors, which share outputs; of 36, 32 and 80 layers.
   if (name == "llama-4b-bf16-8-layers")
     o.layers = 8, o.head_dim = 128, o.hidden = 2560, o.intermediate = 9728;
-  if (name == "llama-8b-bf16-8-layers")
-    o.layers = 8, o.head_dim = 128, o.hidden = 4096, o.intermediate = 14336;
+  if (name == "llama-8b-bf16-8-layers" || name == "llama-8b-bf16-96-layers")
+    o.layers = name.ends_with("96-layers") ? 96 : 8, o.head_dim = 128, o.hidden = 4096,
+    o.intermediate = 14336;
   if (name == "llama-70b-bf16-4-layers")
     o.layers = 4, o.head_dim = 128, o.hidden = 8192, o.heads = 64, o.intermediate = 28672;
   return {name, test::llama_tokens(o)};
@@ -155,6 +156,19 @@ TEST(Cost, OfSeveralGpusKeepsToTheBudget) {
         EXPECT_LT(us, alone) << what << ", and of one GPU";
       }
     }
+  }
+}
+
+// Up to 32; or those without wide tiles, where these have more to look at than is saved; or few, where so many layers'
+// would take too much memory.
+TEST(Cost, StepsTellAsManyRowsAsPay) {
+  const Rates& rates = rates_of("sm_90a");
+  for (const auto& [name, rows] :
+       {std::pair{"gpt2-124m-f16", 32}, std::pair{"smollm2-135m-f32", 32},
+        std::pair{"llama-8b-bf16-8-layers", 16}, std::pair{"llama-8b-bf16-96-layers", 8}}) {
+    const Loop loop(model_of(name));
+    EXPECT_TRUE(loop.tables(rates, rows).tells()) << name;
+    EXPECT_FALSE(loop.tables(rates, rows + 1).tells()) << name;
   }
 }
 

@@ -1,4 +1,4 @@
-// What steps of few rows exchange without counters, and that they wait for all else.
+// What steps that tell (engine/cuda/lamport.h) exchange without counters, and that they wait for all else.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,8 @@ struct Planned {
   RankParts parts;               // of several ranks
   LamportPlan plan;
 
-  Planned(const DecoderModel& model, int32_t ranks) {
+  // `rows`: of a step that tells, at most.
+  Planned(const DecoderModel& model, int32_t ranks, int32_t rows = kFewRows) {
     CompileOptions options;
     options.ranks = ranks;
     options.kv_dtype = DType::kF16;
@@ -41,12 +42,11 @@ struct Planned {
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!is_product(code(i))) takers[i] = kNone;
       if (!is_product(code(i))) continue;
-      sums.push_back({static_cast<int32_t>(i), 64, takers[i]});
+      sums.push_back({static_cast<int32_t>(i), 64, takers[i], rows});
       if (takers[i] != kNone) device.more[takers[i]] = accesses_taken_up(program(), all[i]);
     }
     plan = plan_lamport(program(), binding(), appended, parts, XParts(program()),
-                        {{"items", kFewRows}, {"pages", 8}, {"rows", kFewRows}, {"tokens", kFewRows}}, sums,
-                        device);
+                        {{"items", rows}, {"pages", 8}, {"rows", rows}, {"tokens", rows}}, sums, device);
   }
   const Program& program() const { return compiled.programs[0]; }
   const Binding& binding() const { return compiled.bindings[0]; }
@@ -73,7 +73,8 @@ TEST(LamportPlan, TellsWhatOnlyProductsRead) {
     for (const bool is_gpt2 : {false, true}) {
       TokenGraphOptions o = shape_of(weight);
       if (is_gpt2) o.kv_heads = o.heads;
-      const Planned p(is_gpt2 ? test::gpt2_tokens(o) : test::llama_tokens(o), 1);
+      const int32_t rows = is_gpt2 ? kFewRows : kMostToldRows;
+      const Planned p(is_gpt2 ? test::gpt2_tokens(o) : test::llama_tokens(o), 1, rows);
       std::set<int32_t> places;
       int norms = 0, attentions = 0, products = 0;
       for (std::size_t i = 0; i < p.all.size(); ++i) {
@@ -89,7 +90,7 @@ TEST(LamportPlan, TellsWhatOnlyProductsRead) {
       EXPECT_EQ(attentions, o.layers - 1);
       EXPECT_EQ(products, is_gpt2 || weight == DType::kBF16 ? o.layers : 0);
       EXPECT_EQ(p.plan.pitch % 16, 0);
-      EXPECT_EQ(p.plan.floats, int64_t{2} * kFewRows * p.plan.pitch + 64 * std::ssize(p.sums));
+      EXPECT_EQ(p.plan.floats, int64_t{2} * rows * p.plan.pitch + 64 * std::ssize(p.sums));
       for (std::size_t i = 0; i < p.all.size(); ++i) {
         if (p.plan.x[i] == kNone) continue;
         EXPECT_TRUE(is_product(p.code(i)));
@@ -192,7 +193,7 @@ TEST(LamportPlan, TooManyWaitsDoNotFit) {
   others[i] = p.plan.needed[i];  // both steps' alike: they count once
   for (int32_t n = 1000; std::ssize(others[i]) < kMaxWaits; ++n) others[i].push_back(n);
   EXPECT_TRUE(fits(p.program(), MergedSends(p.program()), p.plan, others));
-  others[i].front() = 2000;  // instead of what steps of few rows wait for
+  others[i].front() = 2000;  // instead of what steps that tell wait for
   EXPECT_FALSE(fits(p.program(), MergedSends(p.program()), p.plan, others));
 }
 

@@ -105,6 +105,7 @@ Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2);
 Rows run_at_once(StepRunner& runner) { return run_greedy(runner, prompt(), 11, 1); }
 
 Rows run_parts_of_ten(StepRunner& runner) { return run_greedy(runner, random_tokens(30, 7, 101), 10, 1); }
+Rows run_parts_of_twenty(StepRunner& runner) { return run_greedy(runner, random_tokens(80, 7, 101), 20, 1); }
 // Sends and credits, which steps of few rows between them leave out.
 Rows run_between_few(StepRunner& runner) {
   run_at_once(runner);
@@ -173,7 +174,7 @@ class OnDecoder {
                      const Shape& shape = {})
       : drive_(drive),
         decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks, weight, shape))) {
-    decoder_->setup.options.device.told_rows = cuda::kFewRows;
+    decoder_->setup.options.device.told_rows = decoder_->setup.options.device.part_rows = cuda::kFewRows;
   }
   // A GPU for each rank, exchanging by stores.
   OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
@@ -188,7 +189,8 @@ class OnDecoder {
     setup.max_tokens = most, setup.max_length = length, setup.page_size = 16, setup.pages = 128;
     return *this;
   }
-  // Of steps whose sums over ranks go by words; else few.
+  // Of steps that tell, else few; of those whose sums over ranks go by words.
+  OnDecoder with_part_rows(int32_t rows) && { return decoder_->setup.options.device.part_rows = rows, *this; }
   OnDecoder with_told_rows(int32_t rows) && { return decoder_->setup.options.device.told_rows = rows, *this; }
   // Whose ranks add up their shares of sums.
   OnDecoder with_shares() && { return decoder_->setup.options.device.shares_from = 1, *this; }
@@ -228,6 +230,7 @@ class OnDecoder {
                                          .seeded_bugs = true,
                                          .step_deadline = deadline,
                                          .told_rows = decoder_->setup.options.device.told_rows,
+                                         .part_rows = decoder_->setup.options.device.part_rows,
                                          .shares_from = decoder_->setup.options.device.shares_from});
       } else {
         runner = make_runner(decoder_->model, decoder_->setup);
@@ -430,9 +433,16 @@ std::vector<Bug> device_bugs() {
       OnDecoder(run_at_once, 0, Link::kDirect, 64, 2, DType::kF32, [](TokenGraphOptions& o) {
         o.vocabulary = 2053;
       }).with_shares();
-  // Whose sums over ranks go by words, but nothing else.
-  const OnDecoder told_rows = OnDecoder(run_between_few).with_told_rows(12),
-                  between_told = OnDecoder(run_between_told).with_told_rows(12);
+  // Whose sums over ranks go by words, but nothing else; whose rows do, too.
+  const OnDecoder part_rows = OnDecoder(run_between_few).with_part_rows(12),
+                  between_told = OnDecoder(run_between_told).with_part_rows(12);
+  const OnDecoder told = OnDecoder(run_parts_of_ten, 0, Link::kDirect, 64, 1).with_told_rows(16),
+                  told_halves =
+                      OnDecoder(run_parts_of_ten, 0, Link::kDirect, 64, 1, DType::kF16).with_told_rows(16),
+                  told_wide = OnDecoder(run_parts_of_twenty, 1, Link::kDirect, 448, 1, DType::kF16)
+                                  .with_wide_tiles()
+                                  .with_told_rows(32),
+                  told_groups = OnDecoder(run_parts_of_ten, 2, Link::kDirect, 64, 1).with_told_rows(16);
   // Of whose head one processor has the second panel's first group, the other one its last.
   const OnDecoder split(run_decode, 2, Link::kDirect, 64, 1, DType::kF32,
                         [](TokenGraphOptions& o) { o.hidden = 64, o.vocabulary = 150; });
@@ -475,9 +485,9 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(parts_not_cleared, decode),
       ARK_DEVICE_BUG(parts_not_settled, between_few),
       ARK_DEVICE_BUG(skipped_not_raised, between_few),
-      ARK_DEVICE_BUG(part_not_told, told_rows),
-      ARK_DEVICE_BUG(parts_not_awaited, told_rows),
-      ARK_DEVICE_BUG(parts_not_cleared, told_rows),
+      ARK_DEVICE_BUG(part_not_told, part_rows),
+      ARK_DEVICE_BUG(parts_not_awaited, part_rows),
+      ARK_DEVICE_BUG(parts_not_cleared, part_rows),
       ARK_DEVICE_BUG(parts_not_settled, between_told),
       ARK_DEVICE_BUG(share_of_another_rank, shared_table),
       ARK_DEVICE_BUG(stored_share_of_another_rank, shared),
@@ -553,6 +563,14 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(sums_not_awaited, alone),
       ARK_DEVICE_BUG(every_one_gathers, grouped),
       ARK_DEVICE_BUG(quiet_signal, decode),
+      // the same beyond few rows
+      ARK_DEVICE_BUG(half_of_few, told),
+      ARK_DEVICE_BUG(half_not_cleared, told),
+      ARK_DEVICE_BUG(x_not_awaited, told),
+      ARK_DEVICE_BUG(copies_not_looked_at, told_halves),
+      ARK_DEVICE_BUG(wide_copies_not_looked_at, told_wide),
+      ARK_DEVICE_BUG(sums_not_awaited, told_groups),
+      ARK_DEVICE_BUG(sums_not_cleared, told_groups),
       // attention: what is known before the wait
       ARK_DEVICE_BUG(another_page, pages_of_eight),
       ARK_DEVICE_BUG(another_page, halves_of_eight),

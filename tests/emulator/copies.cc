@@ -22,7 +22,7 @@ void Core::issue(const AsyncCopy& copy, const Actor& actor) {
   counts.copies++;
   const uint64_t all = copy.bytes + copy.zeros;
   remember(actor, copy.to, all, Access::kWrite, copy.place);
-  remember(actor, copy.from, copy.bytes, Access::kRead, copy.place);
+  remember(actor, copy.from, copy.bytes, Access::kRead, copy.from_place);
   if (options.landing == Landing::kAtOnce) return;
   std::memset(copy.to, 0xff, all);
   set_states(memory, copy.to, all, Memory::kInFlight, 0);
@@ -30,7 +30,7 @@ void Core::issue(const AsyncCopy& copy, const Actor& actor) {
 
 void Core::land(const AsyncCopy& copy, const Actor& actor) {
   const uint64_t all = copy.bytes + copy.zeros;
-  remember(actor, copy.from, copy.bytes, Access::kRead, copy.place);
+  remember(actor, copy.from, copy.bytes, Access::kRead, copy.from_place);
   remember(actor, copy.to, all, Access::kWrite, copy.place);
   std::memcpy(copy.to, copy.from, copy.bytes);
   std::memset(static_cast<std::byte*>(copy.to) + copy.bytes, 0, copy.zeros);
@@ -93,7 +93,10 @@ void ark_emulator_cp_async(void* shared, const void* global, unsigned bytes, Sit
   core.check(shared, 16, Access::kWrite, place, at);
   if (bytes) core.check(global, bytes, Access::kCopySource, place, at);
   Fiber& self = running();
-  const AsyncCopy copy{shared, global, bytes, 16 - bytes, nullptr, self.thread_copies.group, at, place};
+  // A word that another thread stores meanwhile comes as it was or as it is: PTX asks for no more. The copy engine is
+  // no such thread.
+  const AsyncCopy copy{shared, global, bytes,          16 - bytes, nullptr, self.thread_copies.group,
+                       at,     place,  place | kAtomic};
   core.issue(copy, self.actor);
   if (core.options.landing == Landing::kAtOnce) return core.land(copy, self.actor);
   self.thread_copies.copies.push_back(copy);
@@ -238,7 +241,7 @@ void ark_emulator_bulk_load(void* shared, const void* global, unsigned bytes, ui
     }
     acquire(block.engine, release(self.actor));
   }
-  const AsyncCopy copy{shared, global, bytes, 0, barrier, 0, at, place};
+  const AsyncCopy copy{shared, global, bytes, 0, barrier, 0, at, place, place};
   core.issue(copy, block.engine);
   block.bulk_loads.push_back(copy);
   if (core.options.landing == Landing::kAtOnce) core.land_bulk_load(block, block.bulk_loads.size() - 1);
@@ -258,7 +261,7 @@ void ark_emulator_bulk_store(void* global, const void* shared, unsigned bytes, S
     if (const Race* race = core.detector.copy_engine(self.actor, shared, bytes, place)) core.fail(*race);
     acquire(self.warp->block->engine, release(self.actor));
   }
-  const AsyncCopy copy{global, shared, bytes, 0, nullptr, self.bulk_stores.group, at, place};
+  const AsyncCopy copy{global, shared, bytes, 0, nullptr, self.bulk_stores.group, at, place, place};
   core.issue(copy, self.warp->block->engine);
   if (core.options.landing == Landing::kAtOnce) return core.land(copy, self.warp->block->engine);
   self.bulk_stores.copies.push_back(copy);

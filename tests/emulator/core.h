@@ -34,7 +34,7 @@ struct AsyncCopy {
   uint64_t* barrier = nullptr;  // bulk loads: completes bytes there
   int group = 0;                // of the issuing thread
   Site at;
-  Place place = 0;
+  Place place = 0, from_place = 0;  // of the access to either end
 };
 
 struct CopyGroups {

@@ -152,26 +152,44 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   ARK_DEVICE static constexpr bool is_fma() { return kPath == kFma; }
   ARK_DEVICE const i32* borders() const { return reinterpret_cast<const i32*>(call.b.scratch); }
 
-  // x of the batch whose pieces begin at `border`; parts may be on their way then.
+  // x of the batch whose pieces begin at `border`; parts may be on their way then, until await_batch().
   ARK_DEVICE void load_batch(const XRows& to, const i32* border) const {
-    const bool apart = is_apart();
-    if (tells(call.b) && call.i.lamport_x != 0) {
-      const Rows all = rows_at(call.b, 0, 0, call.i.lamport_x);
-      return take_told<X, kPath == kParts>(call.b.p, all.first + border[0], static_cast<i32>(all.pitch),
-                                           border[count()] - border[0], to);
-    }
-    const XBatch batch{at<const float>(call.i.product.x) + static_cast<i64>(row0) * s.k,
-                       s.k,
-                       border,
-                       apart ? 1 : count(),
-                       apart ? count() : 1,
-                       apart ? s.longest_piece : border[count()] - border[0],
-                       piece_floats()};
+    const XBatch batch = batch_of(border);
     if constexpr (kPath == kParts) {
+      if (is_told() && !copies_told())
+        return take_told_parts<X>(call.b.p, batch.start + border[0], batch.k, batch.columns, to);
       copy_parts<X>(batch, to);
     } else {
+      if (is_told()) return take_told<X>(call.b.p, batch, to);
       load_x<X, kAtOnce>(batch, to);
     }
+  }
+  ARK_DEVICE void copy_ahead(const XRows& to, const i32* border) const {
+    if constexpr (kPath == kParts) copy_parts<X>(batch_of(border), to);
+  }
+  // Of this thread, into x_behind(0).
+  ARK_DEVICE void await_batch(const i32* border) const {
+    if constexpr (kPath != kParts) return;
+    if (is_told() && copies_told()) {
+      await_told_parts<X>(call.b.p, {x_start, row0, rows, static_cast<i32>(border - borders()), count(),
+                                     s.longest_piece, x_pitch(), piece_floats()});
+    } else {
+      wait_for_parts();
+    }
+  }
+  ARK_DEVICE bool is_told() const { return call.b.words->x_told != 0; }
+  // Few rows are looked at until they are there; copies of more may be ahead of what is multiplied.
+  ARK_DEVICE bool copies_told() const { return kPath == kParts && is_apart(); }
+  ARK_DEVICE XBatch batch_of(const i32* border) const {
+    const bool apart = is_apart();
+    const i32 pitch = call.b.words->x_pitch;
+    return {at<const float>(call.b.words->x) + static_cast<i64>(row0) * pitch,
+            pitch,
+            border,
+            apart ? 1 : count(),
+            apart ? count() : 1,
+            apart ? s.longest_piece : border[count()] - border[0],
+            piece_floats()};
   }
 
   // ---- pieces: rows of the weight, whose x begins at column `at_x` of its rows in scratch
@@ -278,11 +296,11 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
         if (has_sums && ahead_floats == 0 && !ARK_BUG(x_over_sums)) consumers_sync();
         load_batch(x_behind(0), border);
       }
-      if constexpr (kPath == kParts) wait_for_parts();
+      await_batch(border);
       if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
       const bool is_last = batch + count() == tiles.pieces;
       if (ahead_floats != 0 && !(is_last && weight + 1 == weights()))
-        load_batch(x_behind(ARK_BUG(copied_into_use) ? 0 : ahead_floats),
+        copy_ahead(x_behind(ARK_BUG(copied_into_use) ? 0 : ahead_floats),
                    is_last ? border - batch : border + count());
       run_pieces(border);
       consumers_sync();
@@ -318,6 +336,14 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     if ((static_cast<u32>(call.i.product.epilogue) & biases) != 0)
       prefetch_biases(call.b.p, instance_offset(call), call.size(s.m), static_cast<i32>(own.first),
                       static_cast<i32>(own.last));
+    if (call.b.thread == 0) {
+      BlockWords& words = *call.b.words;
+      const Rows x = rows_at(call.b, call.i.product.x, s.k, call.i.lamport_x);
+      words.x = reinterpret_cast<u64>(x.first), words.x_pitch = static_cast<i32>(x.pitch),
+      words.x_told = x.told;
+      words.first_tile = static_cast<i32>(own.first), words.last_tile = static_cast<i32>(own.last);
+      prepare_sums(call);
+    }
     if (call.i.product.tile_use != 0 && !(ARK_BUG(stale_places) && call.b.step > 0))
       look_up_places(call.b.p, 0, dev::min(kRowBlock, call.size(s.m)));
     ARK_ROLLED
@@ -327,8 +353,10 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   ARK_DEVICE static void run(const Call& call, Tiles own) {
     if constexpr (kTakesWideTiles) {
       if (is_wide(call.i.stream, call.size(call.i.stream.m))) {
-        return run_wide<W>(call.b.p, instance_offset(call), static_cast<i32>(own.first),
-                           static_cast<i32>(own.last));
+        const auto first = static_cast<i32>(own.first);
+        if (call.b.words->x_told != 0 && !ARK_BUG(wide_copies_not_looked_at))
+          await_wide_x(call.b.p, instance_offset(call), call.size(call.i.stream.m), first);
+        return run_wide<W>(call.b.p, instance_offset(call), first);
       }
     }
     take_ring(call.b);
@@ -338,7 +366,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     for (i32 t = static_cast<i32>(own.first); t < end; ++t) {
       const StreamTile tile(body.tiles, t);
       body.run_tile(tile);
-      if (body.tiles.groups > 1) {
+      if (hands_in(call, body.tiles)) {
         body.hand_in(tile.group, tile.panel, body.weights() - 1, body.tile_sums);
         if (body.s.arrivals == 0) continue;  // who reads the output adds them up
         ++handed;

@@ -25,10 +25,20 @@ ARK_DEVICE i64 place_of_partials(const Stream& s, i32 rows, i32 group, i32 panel
   return ((static_cast<i64>(group) * s.panels + panel) * rows + row) * s.panel;
 }
 
-// In steps of few rows most say themselves that they are there, and who has an output's last group waits for the
+// In steps that tell most say themselves that they are there, and who has an output's last group waits for the
 // others: where processors have a tile at most, or a norm takes up all sums (RankImage::plan_few). Else it would wait
 // for what somebody has still before him, who waits himself.
-ARK_DEVICE bool tells_sums(const Call& call) { return tells(call.b) && call.i.lamport_sums != 0; }
+ARK_DEVICE bool tells_sums(const Call& call) { return call.b.words->tells_sums != 0; }
+// Thread 0, before the wait.
+ARK_DEVICE void prepare_sums(const Call& call) {
+  call.b.words->tells_sums =
+      tells(call.b) && call.i.lamport_sums != 0 && call.size(call.i.stream.m) <= call.i.sums_rows;
+}
+// Whether a product's tiles hand in their sums: where they share outputs, and where the norm behind is told of them,
+// which takes them up then whether they share any or not.
+ARK_DEVICE bool hands_in(const Call& call, const StreamTiles& tiles) {
+  return tiles.groups > 1 || (tells_sums(call) && call.i.stream.arrivals == 0);
+}
 // Where they lie: as Stream::partials, or, where they are told, as Instance::lamport_sums says.
 struct Partials {
   bool told;
@@ -38,7 +48,7 @@ struct Partials {
   ARK_DEVICE Partials(const Call& call, const Stream& s, i32 m)
       : told(tells_sums(call)),
         first(at<float>(told ? call.i.lamport_sums : s.partials)),
-        rows(told ? kFewRows : m) {
+        rows(told ? call.i.sums_rows : m) {
     apart = place_of_partials(s, rows, 1, 0, 0);
   }
 };

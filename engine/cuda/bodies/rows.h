@@ -69,7 +69,7 @@ struct Embed : Quiet {
 // The block takes a row. X: what it stores (bodies/parts.h).
 //
 // Where a product whose tiles share outputs leaves them to the norm behind it (Stream::partials), its sums are taken up
-// here: x is written too. So is what ranks add up, in steps of few rows (Instance::by_norm).
+// here: x is written too. So is what ranks add up, in steps that tell (Instance::by_norm).
 template <bool kRms, class X, int kRanks>
 struct Norm : Quiet {
   static constexpr int kHeld = kRms ? 8 : 4;  // elements that a thread holds, with what they are scaled by
@@ -178,6 +178,7 @@ struct Norm : Quiet {
     const NormArguments& a = call.i.norm;
     const i32 n = call.size(a.width);
     if (tiles.first >= tiles.last) return;
+    if (call.b.thread == 0) prepare_sums(call);
     const float* const numbers[] = {at<const float>(a.scale), at<const float>(a.bias),
                                     at<const float>(a.taken_bias)};
     ARK_ROLLED
@@ -200,7 +201,7 @@ struct Norm : Quiet {
       Held held;
       if (n <= kPart) held.load_scales(call, 0, n);
       const float* here = x;  // or in scratch: loads that know both
-      if (groups > 1) take_up(call, groups, row, n, x, room + kRoom), here = room + kRoom;
+      if (groups > 1 || tells_sums(call)) take_up(call, groups, row, n, x, room + kRoom), here = room + kRoom;
       if constexpr (kRanks > 1) {
         if (is_by_norm(call.b, call.i)) add_up(call, row, n, room + kRoom), here = room + kRoom;
       }

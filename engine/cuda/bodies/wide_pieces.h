@@ -95,24 +95,56 @@ struct WidePieces {
             rows};
   }
 
-  // Starts copying x of piece `piece`, if there is one; for rows that are not there the last one's. One group of copies
-  // in either case.
+  // x of a piece by runs of 16 bytes, of which a thread has one of every kRowsAtOnce-th row. Columns are multiples of
+  // sixteen, of which parts, and rests if they are multiplied, are so many runs.
+  static constexpr int kRuns = kLongestWide * kWideParts / 8, kRowsAtOnce = kConsumers / kRuns;
+  // Of a piece: from its first column, of its room's row, in floats.
+  ARK_DEVICE int run_in_memory() const {
+    const int run = b.thread % kRuns;
+    return run / (2 * kWideParts) * 16 + run % (2 * kWideParts) * 4;
+  }
+  ARK_DEVICE float* run_in_room(const XRows& room, i32 row) const {
+    return row_of<float>(room, row) + b.thread % kRuns * 4;
+  }
+  // Rows of the piece's runs, as they are copied: for those that are not there the last one's.
+  ARK_DEVICE i32 end_of_runs(i32 piece) const {
+    const i32 k = b.thread % kRuns / (2 * kWideParts) * 16;
+    return k < border(piece + 1) - border(piece) ? octets() * 8 * kWideReaders : 0;
+  }
+  // Of the tile's first row, in memory.
+  ARK_DEVICE const float* first_run(i32 piece) const {
+    return at<const float>(b.words->x) + static_cast<i64>(row0) * b.words->x_pitch + border(piece) +
+           run_in_memory();
+  }
+  // Starts copying x of piece `piece`, if there is one. One group of copies in either case.
   ARK_DEVICE void copy_x(i32 piece) const {
     if (piece < pieces) {
-      constexpr int kRuns = kLongestWide * kWideParts / 8, kAtOnce = kConsumers / kRuns;  // of 16 bytes; rows
-      const int run = b.thread % kRuns, k = run / (2 * kWideParts) * 16;
-      const Instance& i = instance_at(instance);
-      const i32 first = border(piece), columns = border(piece + 1) - first, all = i.stream.k;
-      const float* const x = at<const float>(i.product.x) + static_cast<i64>(row0) * all + first + k +
-                             run % (2 * kWideParts) * 4;
       const XRows to = room_of(ARK_BUG(wide_copy_into_use) ? piece + 1 : piece);
-      const i32 end = k < columns ? octets() * 8 * kWideReaders : 0;
+      const i32 end = end_of_runs(piece), pitch = b.words->x_pitch;
+      const float* const x = first_run(piece);
       ARK_ROLLED
-      for (i32 row = b.thread / kRuns; row < end; row += kAtOnce)
-        dev::cp_async16(row_of<float>(to, row) + run * 4,
-                        x + static_cast<i64>(dev::min(row, rows - 1)) * all);
+      for (i32 row = b.thread / kRuns; row < end; row += kRowsAtOnce)
+        dev::cp_async16(run_in_room(to, row), x + static_cast<i64>(dev::min(row, rows - 1)) * pitch);
     }
     dev::cp_async_commit();
+  }
+  // Told x of which this thread's copies have arrived, maybe before it was there (await_told_parts()).
+  ARK_DEVICE void look_at_x(i32 piece) const {
+    const i32 end = end_of_runs(piece);
+    ARK_ROLLED
+    for (i32 row = b.thread / kRuns; row < end; row += kRowsAtOnce) {
+      auto* const to = reinterpret_cast<dev::u32x4*>(run_in_room(room_of(piece), row));
+      if (is_there(*to)) continue;
+      const auto* const from = reinterpret_cast<const dev::u32x4*>(
+          first_run(piece) + static_cast<i64>(dev::min(row, rows - 1)) * b.words->x_pitch);
+      dev::u32x4 v;
+      wait_without_calls(b, from, 0, [&] {
+        v = dev::ld_words(from);
+        return is_there(v);
+      });
+      *to = v;
+    }
+    dev::sync_warp();
   }
 
   // Where a lane finds its lines of sixteen columns of a stage; and in a room of the warp's rows of x: of both parts of
@@ -283,6 +315,7 @@ struct WidePieces {
     ARK_ROLLED
     for (i32 piece = 0; piece < pieces; ++piece) {
       if (!ARK_BUG(wide_missing_x_wait)) dev::cp_async_wait<kWideRooms - 2>();
+      if (b.words->x_told != 0 && !ARK_BUG(wide_copies_not_looked_at)) look_at_x(piece);
       if (!ARK_BUG(wide_missing_barrier)) consumers_sync();
       copy_x(piece + kWideRooms - 1);
       if (half() < halves) {

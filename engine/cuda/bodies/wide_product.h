@@ -36,6 +36,10 @@ struct WideOutput : ProductOutput<64, true, W> {
     for (int h = 0; h < halves.count; ++h)
       this->hand_in(tile.group, halves.panel_of(h), halves.is_gated ? h : 0, wide_sums(call.b, s, h, rows));
     if (s.arrivals == 0) return false;  // who reads the output adds them up
+    if (tells_sums(call)) {             // who has the last group waits, as join() says
+      consumers_sync();
+      return tile.group + 1 == tiles.groups;
+    }
     const BlockWords& words = *call.b.words;
     if (tile.group + 1 < tiles.groups && number + 1 < words.last_tile)
       return false;  // the next is of the same output
@@ -43,7 +47,7 @@ struct WideOutput : ProductOutput<64, true, W> {
   }
 
   ARK_DEVICE void finish() {
-    const bool is_shared = tiles.groups > 1;
+    const bool is_shared = hands_in(call, tiles);
     const bool is_whole = !is_shared || share();
     ARK_ROLLED
     for (int h = halves.is_gated ? 1 : 0; is_whole && h < halves.count; ++h) {
@@ -54,6 +58,8 @@ struct WideOutput : ProductOutput<64, true, W> {
       if (this->is_used_here()) use(h);
       if (is_shared) consumers_sync();  // the other half's sums take the room of these
     }
+    // All of x has been looked at: what a thread's copies have brought once comes again.
+    if (call.b.thread == 0 && number + 1 - call.b.words->first_tile >= tiles.groups) call.b.words->x_told = 0;
     consumers_sync();  // the next tile's x takes the sums' room
   }
 };
@@ -65,11 +71,25 @@ ARK_APART bool finish_wide(const LoopParameters& p, u32 instance, i32 number) {
   return number + 1 == b.words->last_tile;
 }
 
-// Tiles [first, last) of a product, of which there are some.
-template <class W>
-ARK_APART void run_wide(const LoopParameters& p, u32 instance, i32 first, i32 last) {
+// Of a product whose x is told, before it copies what tile `first` takes: until the first columns of each row are
+// there, for mostly all are then.
+ARK_APART void await_wide_x(const LoopParameters& p, u32 instance, i32 rows, i32 first) {
+  constexpr int kLanes = kConsumers / kMostToldRows;  // of a row
   const Block b = open_block(p, 0, 0);
-  if (b.thread == 0) b.words->first_tile = first, b.words->last_tile = last;
+  const Instance& i = instance_at(instance);
+  const StreamTiles tiles(i.stream, rows);
+  const i32 row = b.thread / kLanes,
+            column = reinterpret_cast<const i32*>(b.scratch)[StreamTile(tiles, first).group * tiles.pieces] +
+                     b.thread % kLanes * 4;
+  const auto* const words =
+      at<const dev::u32x4>(b.words->x) + (static_cast<i64>(row) * b.words->x_pitch + column) / 4;
+  if (row < rows && column < i.stream.k)
+    wait_without_calls(b, words, 0, [&] { return is_there(dev::ld_words(words)); });
+  dev::sync_warp();
+}
+// Tiles from `first` on, of which there are some.
+template <class W>
+ARK_APART void run_wide(const LoopParameters& p, u32 instance, i32 first) {
   ARK_ROLLED
   for (i32 t = first;; ++t) {
     wide_pieces<W>(p, instance, t);

@@ -75,7 +75,7 @@ struct XItems {
         by_run(of_run) {}
   // Item `i`; k: of its run's columns, which may be fewer.
   ARK_DEVICE void find(i32 i, i32& run, i32& row, i32& k) const {
-    run = by_run.divide(i);
+    run = all == of_run ? 0 : by_run.divide(i);
     const i32 rest = i - run * of_run;
     row = by_row.divide(rest);
     k = (rest - row * of_row) * kEach;
@@ -137,12 +137,13 @@ ARK_DEVICE void copy_parts(XBatch x, XRows to) {
   }
   dev::cp_async_commit();
 }
-// Columns of rows that are told (engine/cuda/lamport.h), once they are there: floats, of which X are made, or parts of
-// X. From `start` on, rows `pitch` floats apart; columns are multiples of four, or, like where they begin, of sixteen.
-// Apart: products have no register left.
-template <class X, bool kAreParts>
-ARK_APART void take_told(const LoopParameters& p, const float* start, i32 pitch, i32 columns, XRows to) {
-  constexpr int kEach = kAreParts ? 8 : 4, kLoads = kAreParts ? 2 : 1, kCount = 4 / kLoads;
+// Rows that are told (engine/cuda/lamport.h), once they are there: parts of X, from column `start` of the first row on,
+// rows `pitch` floats apart. Columns are multiples of eight, or, like where they begin, of sixteen. Apart: products
+// have no register left.
+template <class X>
+ARK_APART void take_told_parts(const LoopParameters& p, const float* start, i32 pitch, i32 columns,
+                               XRows to) {
+  constexpr int kEach = 8, kCount = 2;
   const Block b = open_block(p, 0, 0);
   to.start = in_shared(to.start);
   const i32 of_row = columns / kEach, all = to.rows * of_row;
@@ -154,42 +155,126 @@ ARK_APART void take_told(const LoopParameters& p, const float* start, i32 pitch,
     const auto item = [&](int n) { return first + n * kConsumers < all ? first + n * kConsumers : first; };
     const dev::u32x4* from[kCount];
     ARK_UNROLL
-    for (int n = 0; n < kCount; ++n) {
-      const float* const row = start + static_cast<i64>(row_at(item(n))) * pitch;
-      if constexpr (kAreParts) {
-        from[n] = reinterpret_cast<const dev::u32x4*>(part_at<const X>(row, column_at(item(n))));
-      } else {
-        from[n] = reinterpret_cast<const dev::u32x4*>(row + column_at(item(n)));
-      }
-    }
-    dev::u32x4 v[kCount][kLoads];
+    for (int n = 0; n < kCount; ++n)
+      from[n] = reinterpret_cast<const dev::u32x4*>(
+          part_at<const X>(start + static_cast<i64>(row_at(item(n))) * pitch, column_at(item(n))));
+    dev::u32x4 v[kCount][2];
     const auto are_there = [&] {
       bool there = true;
       ARK_UNROLL
-      for (int n = 0; n < kCount * kLoads; ++n)
-        v[n / kLoads][n % kLoads] = dev::ld_words(from[n / kLoads] + n % kLoads * (kPartsTogether * 2 / 16));
+      for (int n = 0; n < kCount * 2; ++n)
+        v[n / 2][n % 2] = dev::ld_words(from[n / 2] + n % 2 * (kPartsTogether * 2 / 16));
       ARK_UNROLL
-      for (int n = 0; n < kCount * kLoads; ++n) there = there && is_there(v[n / kLoads][n % kLoads]);
+      for (int n = 0; n < kCount * 2; ++n) there = there && is_there(v[n / 2][n % 2]);
       return there || ARK_BUG(x_not_awaited);
     };
     wait_without_calls(b, from[0], 0, are_there);
     ARK_UNROLL
     for (int n = 0; n < kCount; ++n) {
-      const i32 row = row_at(item(n)), k = column_at(item(n));
-      if constexpr (kAreParts) {
-        X* const part = row_of<X>(to, row) + k;
-        *reinterpret_cast<dev::u32x4*>(part) = v[n][0];
-        *reinterpret_cast<dev::u32x4*>(part + to.rests) = v[n][1];
-      } else {
-        put_x<X>(to, row, k, __builtin_bit_cast(dev::f32x4, v[n][0]));
-      }
+      X* const part = row_of<X>(to, row_at(item(n))) + column_at(item(n));
+      *reinterpret_cast<dev::u32x4*>(part) = v[n][0];
+      *reinterpret_cast<dev::u32x4*>(part + to.rests) = v[n][1];
     }
   }
   dev::sync_warp();  // lanes have waited each for itself; barriers are for whole warps
 }
-// Those that this thread has begun to copy.
+// The same of floats, of which X are made; runs are multiples of four columns.
+template <class X>
+ARK_APART void take_told(const LoopParameters& p, XBatch x, XRows to) {
+  constexpr int kCount = 4;
+  const Block b = open_block(p, 0, 0);
+  to.start = in_shared(to.start);
+  const XItems<4> items(x, to.rows);
+  ARK_ROLLED
+  for (i32 begin = b.thread; begin < items.all; begin += kCount * kConsumers) {
+    const dev::f32x4* from[kCount];  // null: there is no such item
+    ARK_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      from[n] = nullptr;
+      const i32 i = begin + n * kConsumers;
+      if (i >= items.all) continue;
+      i32 run, row, k;
+      items.find(i, run, row, k);
+      const i32 column = x.first(run) + k;
+      if (column < x.first(run + 1))
+        from[n] = reinterpret_cast<const dev::f32x4*>(x.start + static_cast<i64>(row) * x.k + column);
+    }
+    dev::f32x4 v[kCount];
+    const auto are_there = [&] {
+      bool there = true;
+      ARK_UNROLL
+      for (int n = 0; n < kCount; ++n) {
+        v[n] = {};
+        if (from[n] != nullptr) v[n] = dev::ld_words(from[n]);
+      }
+      ARK_UNROLL
+      for (int n = 0; n < kCount; ++n) there = there && is_there(v[n]);
+      return there || ARK_BUG(x_not_awaited);
+    };
+    wait_without_calls(b, x.start, 0, are_there);
+    ARK_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      if (from[n] == nullptr) continue;
+      i32 run, row, k;
+      items.find(begin + n * kConsumers, run, row, k);
+      put_x<X>(room_of(to, run * x.apart), row, k, v[n]);
+    }
+  }
+  dev::sync_warp();
+}
+// Waits for those that this thread has begun to copy.
 ARK_DEVICE void wait_for_parts() {
   if (!ARK_BUG(missing_x_wait)) dev::cp_async_wait<0>();
+}
+// What of a tile's rows lies in scratch piece by piece: from border number `border` on `count` pieces of `longest`
+// columns at most, their rows `pitch` floats apart, the pieces `apart`.
+struct XPieces {
+  float* start;
+  i32 row0, rows, border, count, longest, pitch, apart;
+};
+// The same of rows that are told. Copies may come before what they copy: its words are looked at where they have
+// arrived, and those that were not there are copied once more. (A copy is a weak load beside a relaxed store, which PTX
+// allows: it brings what the word was or what it is. A Formal Analysis of the NVIDIA PTX Memory Consistency Model,
+// ASPLOS 2019.) Behind the first word that was not there, which is waited for, the others mostly are.
+template <class X>
+ARK_APART void await_told_parts(const LoopParameters& p, XPieces x) {
+  const Block b = open_block(p, 0, 0);
+  const i32* const borders = reinterpret_cast<const i32*>(b.scratch) + x.border;
+  const auto start = static_cast<u32>(reinterpret_cast<const u8*>(x.start) - dev::shared());
+  const i32 rests = by_eights(x.longest) / 2;  // floats
+  const XItems<8> items({nullptr, 0, borders, 1, x.count, x.longest, x.apart}, x.rows);
+  bool waits = true;
+  while (waits) {
+    wait_for_parts();
+    waits = false;
+    ARK_ROLLED
+    for (i32 i = b.thread; i < items.all && !ARK_BUG(copies_not_looked_at); i += kConsumers) {
+      i32 run, row, k;
+      items.find(i, run, row, k);
+      const i32 column = borders[run] + k;
+      if (column >= borders[run + 1]) continue;
+      float* const part = reinterpret_cast<float*>(
+          dev::shared() + start + static_cast<u32>(run * x.apart + row * x.pitch + k / 2) * 4);
+      if (is_there(*reinterpret_cast<const dev::u32x4*>(part)) &&
+          is_there(*reinterpret_cast<const dev::u32x4*>(part + rests)))
+        continue;
+      const auto* const from = reinterpret_cast<const dev::u32x4*>(part_at<const X>(
+          at<const float>(b.words->x) + static_cast<i64>(x.row0 + row) * b.words->x_pitch, column));
+      constexpr int kRests = kPartsTogether * 2 / 16;
+      if (!waits) {
+        const auto are_there = [&] {
+          const dev::u32x4 own = dev::ld_words(from), rest = dev::ld_words(from + kRests);
+          return is_there(own) && is_there(rest);
+        };
+        if (!wait_without_calls(b, from, 0, are_there)) break;
+        waits = true;
+      }
+      dev::cp_async16(part, from);
+      dev::cp_async16(part + rests, from + kRests);
+    }
+    dev::cp_async_commit();
+  }
+  dev::sync_warp();
 }
 
 // Where a lane finds its lines of eight rows of x, from row `first` and column `k` (a multiple of 8) on, as a product's

@@ -12,6 +12,8 @@ constexpr u32 kTerms = kEpilogueBias | kEpilogueResidual;  // of an epilogue, th
 // Cycles until a wide piece's first operands are there; its copies of x; until those of a tile's first piece are there,
 // which no count knows where later ones are on their way.
 constexpr double kFirstOperands = 100, kWideCopies = 150, kFirstX = 400;
+// A thread's copies of a piece of told rows looked at, where they have arrived.
+constexpr double kWideLook = 60;
 // Of an exact wide tile: a piece's sums of a warp added to those that wait in registers, or kept there, beside those of
 // the other warp of its quarter; all warps' from or to shared memory, which brings 128 bytes a cycle, and around it.
 constexpr double kOwnLevel = 2 * 2 * 16, kNearLevel = kWideLevelFloats * 4 / 128 + 2 * 60.0;
@@ -37,7 +39,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
   keeps_in_output_ = s_.second != 0 && type.ends_with("kFma>");
   is_apart_ = is_apart(tiles_.rows);
   is_told_ = t.tells() && i.lamport_x != 0;
-  tells_sums_ = t.tells() && i.lamport_sums != 0;
+  tells_sums_ = t.tells_sums(i);
   takes_codes_ = s_.unit_rows > 1;
   copies_x_ = type.ends_with("kParts>");
   const Batches batches(tiles_.pieces, s_.longest_piece,
@@ -81,13 +83,14 @@ Work ProductWork::prepare_work() const {
   return loads(std::max(turns(borders), uses_tiles() ? 1 + turns(behind) : 0));
 }
 
-Work ProductWork::before_pieces(const StreamTile& tile, i32 first, bool is_first_tile) const {
+Work ProductWork::before_pieces(const StreamTile& tile, i32 first, i64 number) const {
   if (tiles_.wide) {
     Work w = barriers(1);
     w.cycles = kWideCopies;
     // Else a stage of weights is waited for behind it, by warps that have one.
     if (copies_one_ahead() && (first == 0 || halves_of(tile) == 1)) w.loads = 1;
     if (first == 0 && !copies_one_ahead()) w.cycles += kFirstX;
+    if (is_told_ && number < tiles_.groups) w.loads += first == 0, w.cycles += kWideLook;
     return w;
   }
   const i32 piece = piece_of(tile, first), rows = rows_of(tile);
@@ -99,14 +102,15 @@ Work ProductWork::before_pieces(const StreamTile& tile, i32 first, bool is_first
             items = columns == 0 ? 0
                     : is_apart_  ? rows * pieces_at_once(tile, first) * up(s_.longest_piece, of_item)
                                  : rows * up(columns, of_item);
-  const int32_t rounds = is_told_    ? up(items, (copies_x_ ? 2 : 4) * kConsumers)
-                         : copies_x_ ? 1
-                                     : up(items, 4 * kConsumers);
+  const int32_t rounds =
+      copies_x_ && (is_apart_ || !is_told_) ? 1 : up(items, (copies_x_ ? 2 : 4) * kConsumers);
   Work w = is_there ? Work{} : loads(rounds);
-  w += barriers(1 + (is_apart_ && !copies_ahead_ && !(is_first_tile && first == 0)));
+  w += barriers(1 + (is_apart_ && !copies_ahead_ && !(number == 0 && first == 0)));
   w.cycles = 2 * kCall;
   // What is copied ahead takes instructions here, too.
   if (!is_there || copies_ahead_) w.cycles += turns(items) * (copies_x_ ? kLoopTurn : is_fma_ ? 60.0 : 250.0);
+  if (is_told_ && is_apart_ && copies_x_)
+    w.cycles += turns(items) * kLoopTurn;  // looked at, where they have arrived
   if (!is_there && (is_apart_ || is_told_)) w.shared = x_bytes(tile, first);
   if (first == tiles_.pieces) w += hand_in_work(tile);  // or kept: the first weight's sums
   return w;
@@ -293,10 +297,10 @@ Work ProductWork::total(Tiles own, int32_t gathered) const {
   for (i64 t = own.first; t < own.last; ++t) {
     const StreamTile tile(tiles_, static_cast<i32>(t));
     for (i32 first = 0; first < tile_pieces(tile); first += pieces_at_once(tile, first)) {
-      all += before_pieces(tile, first, t == own.first);
+      all += before_pieces(tile, first, t - own.first);
       all += after_pieces(tile, first);
     }
-    if (tiles_.groups == 1) {
+    if (!hands_in()) {
       all += write_work(tile);
       continue;
     }

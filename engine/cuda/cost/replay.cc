@@ -309,7 +309,7 @@ class Replay {
   void begin_batch(int32_t p, double now) {
     Processor& b = block(p);
     if (product(p).copies_ahead() && b.first > 0) now = std::max(now, b.x_there);
-    now += time_of(product(p).before_pieces(tile(p), b.first, b.tile == b.own.first), b.next);
+    now += time_of(product(p).before_pieces(tile(p), b.first, b.tile - b.own.first), b.next);
     const double copied =
         static_cast<double>(product(p).x_bytes(tile(p), b.first)) / l2_rate(readers(b.next));
     if (product(p).copies_one_ahead()) {
@@ -352,7 +352,7 @@ class Replay {
   void end_tile(int32_t p, double now) {
     Processor& b = block(p);
     const StreamTiles& tiles = product(p).tiles();
-    if (tiles.groups == 1) return write(p, now, product(p).write_work(tile(p)));
+    if (!product(p).hands_in()) return write(p, now, product(p).write_work(tile(p)));
     now += time_of(product(p).hand_in_work(tile(p)), b.next);
     if (!product(p).joins()) return next_own_tile(p, now);
     if (product(p).waits_for_sums()) return tell_sums(p, now);

@@ -90,7 +90,7 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
                 ? wide_stages(machine.stages, machine.tiles)
                 : ring_stages(machine.stages, step_rows, leaving_rows_, machine.tiles.scratch);
   shares_from_ = int64_t{rank.shares_from} * kSendElements;
-  tells_ = tokens <= kFewRows && rank.lamport != 0;
+  tells_ = tokens <= rank.told_rows && rank.lamport != 0;
   if (tells_ && rank.skipped_count > 0)
     instances_ = table<Instance>(rank.instances + instances_.size() * sizeof(Instance),
                                  at(rank.instance_count - rank.skipped_count));
@@ -98,12 +98,12 @@ StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions opt
   tells_ranks_ = rank.lamport != 0 && tokens <= rank.part_rows;
   tells_any_ranks_ = std::ranges::any_of(instances_, [&](const Instance& i) { return tells_ranks(i); });
   read_needs();
-  read_told();
   const SymbolValues symbols = {{"items", std::ssize(items_)},
                                 {"pages", options.limits.pages},
                                 {"rows", std::ssize(shape.sequences)},
                                 {"tokens", tokens}};
   for (const Val& val : program_->vals) vals_.push_back(static_cast<i32>(val.e.evaluate(symbols)));
+  read_told();
   splits_ = most_splits(longest);
 }
 
@@ -126,6 +126,9 @@ KvFormat StepTables::appended_format(const Instance& i) const {
 
 i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 
+bool StepTables::tells_sums(const Instance& i) const {
+  return tells_ && i.lamport_sums != 0 && size(i.stream.m) <= i.sums_rows;
+}
 bool StepTables::tells_ranks(const Instance& i) const { return tells_ranks_ && i.parts_at != 0; }
 bool StepTables::is_by_norm(const Instance& i) const { return i.by_norm != 0 && tells_ && tells_ranks(i); }
 bool StepTables::is_left_out(const Instance& i) const {
@@ -161,9 +164,10 @@ void StepTables::read_told() {
     if (adds_parts(i)) told.push_back(products.at(i.parts_at));
     if (tells_ranks(i) && multiplies(i)) products[i.parts_at] = static_cast<int32_t>(n);
     if (!tells_) continue;
-    for (const u64 place : {i.lamport_x, multiplies(i) ? 0 : i.lamport_sums})
+    const u64 sums = tells_sums(i) ? i.lamport_sums : 0;
+    for (const u64 place : {i.lamport_x, multiplies(i) ? 0 : sums})
       if (place != 0) told.push_back(tellers.at(place));
-    for (const u64 place : {i.lamport_out, multiplies(i) ? i.lamport_sums : 0})
+    for (const u64 place : {i.lamport_out, multiplies(i) ? sums : 0})
       if (place != 0) tellers[place] = static_cast<int32_t>(n);
   }
 }

@@ -53,6 +53,7 @@ class StepTables {
   const std::vector<std::vector<int32_t>>& told() const { return told_; }
   // Whether instances of this step tell others so.
   bool tells() const { return tells_; }
+  bool tells_sums(const Instance& i) const;
   int32_t leaving_rows() const { return leaving_rows_; }  // LoopParameters::leaving_rows
   // Bytes that a processor clears before the first instance, if the step before had as many rows.
   int64_t cleared_bytes() const { return cleared_bytes_; }

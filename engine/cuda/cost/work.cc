@@ -24,7 +24,8 @@ OpCode code_of(const StepTables& t, const Instance& i) {
 // Whether a norm adds up what the tiles of the product before it share.
 bool takes_up(const StepTables& t, const Instance& i) {
   return i.stream.partials != 0 &&
-         StreamTiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block).groups > 1;
+         (t.tells_sums(i) ||
+          StreamTiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block).groups > 1);
 }
 
 // ---- rows and tokens: bodies/rows.h, bodies/append.h
@@ -621,7 +622,7 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
 
 int32_t shared_outputs(const StepTables& t, const Instance& i) {
   if (i.readers_period > 0) return !t.tells_ranks(i);
-  if (!is_product(code_of(t, i)) || (t.tells() && i.lamport_sums != 0)) return 0;
+  if (!is_product(code_of(t, i)) || t.tells_sums(i)) return 0;
   const StreamTiles tiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block);
   return tiles.groups > 1 && i.stream.arrivals != 0 ? tiles.panels * tiles.blocks : 0;
 }

@@ -67,6 +67,7 @@ class ProductWork {
 
   // Whether one of the tiles that share an output adds up: the last one there, or, where sums are told, the one with
   // the last group, which waits for the others.
+  bool hands_in() const { return tiles_.groups > 1 || (tells_sums_ && s_.arrivals == 0); }
   bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
   bool waits_for_sums() const { return tells_sums_; }
   const StreamTiles& tiles() const { return tiles_; }
@@ -84,8 +85,8 @@ class ProductWork {
   i64 fours_of(const StreamTile& tile) const;  // elements of a panel, which a thread has at once
   int64_t piece_bytes(i32 piece) const;        // piece number `piece` of the weight
   Work prepare_work() const;                   // before the wait
-  // Behind the pieces of the one before: until the tile's piece number `first` can be taken.
-  Work before_pieces(const StreamTile& tile, i32 first, bool is_first_tile) const;
+  // Behind the pieces of the one before: until piece `first` of the tile, the processor's `number`-th, can be taken.
+  Work before_pieces(const StreamTile& tile, i32 first, i64 number) const;
   double piece_cycles(const StreamTile& tile, i32 piece) const;  // of a warp that takes it
   int32_t pieces_in_hand(const StreamTile& tile) const;          // of all warps
   // Whether x of a tile's next batch is copied while one is in use; of the batch at piece number `first`, in bytes.

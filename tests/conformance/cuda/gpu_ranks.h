@@ -77,8 +77,8 @@ struct GpusOptions {
   std::optional<dma::FaultPlan> faults = {};  // of the wires that pumps use
   int64_t lease = 0;
   bool barrier = false;
-  bool flushes = true;                 // of kNic: what the NIC has written is ever seen
-  int32_t told_rows = cuda::kFewRows;  // DeviceOptions
+  bool flushes = true;  // of kNic: what the NIC has written is ever seen
+  int32_t told_rows = cuda::kFewRows, part_rows = cuda::kFewRows;  // DeviceOptions
   int64_t shares_from = 0;
 };
 
@@ -115,6 +115,7 @@ class GpuRanks final : public StepRunner {
       const cuda::DeviceOptions device{.processors = o.processors[r],
                                        .peer_links = o.way == Way::kGpu,
                                        .told_rows = o.told_rows,
+                                       .part_rows = o.part_rows,
                                        .shares_from = o.shares_from};
       executors_.push_back(cuda::make_device_executor(gpus_[r], device));
     }

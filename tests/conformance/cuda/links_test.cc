@@ -264,7 +264,7 @@ TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
     RunnerSetup one = one_launch(ranks, Link::kDirect);
     one.options.device.processors = 1;
     const Rows expected = run_greedy(*make_runner(model, one), prompt, 13, 2);
-    one.options.device.told_rows = cuda::kFewRows;  // as GpuRanks has: else thirteen rows are told
+    one.options.device.part_rows = cuda::kFewRows;  // as GpuRanks has: else sums of thirteen rows go by words
     one.options.device.shares_from = 100;
     one.options.device.processors = 8 / ranks;
     EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, one), prompt, 13, 2))) << ranks;
@@ -280,8 +280,8 @@ TEST(GpuPerRankInEachOthersMemory, SharesOfSumsGiveTheBytesOfOneLaunch) {
   }
 }
 
-// Steps of up to 16 rows exchange sums by words, those beyond few rows nothing else so. One processor has several tiles
-// of such a sum, of which shares would be taken else. ARK_FULL=1: in other schedules, too.
+// Steps of up to 16 rows exchange sums by words, and those beyond few rows nothing else so, or rows, too. One processor
+// has several tiles of such a sum, of which shares would be taken else. ARK_FULL=1: in other schedules, too.
 TEST(GpuPerRankInEachOthersMemory, ToldRowsGiveTheBytesOfOneLaunch) {
   const auto prompt = random_tokens(24, 6);
   TokenGraphOptions o;
@@ -292,12 +292,16 @@ TEST(GpuPerRankInEachOthersMemory, ToldRowsGiveTheBytesOfOneLaunch) {
   for (const int ranks : {2, 4}) {
     RunnerSetup one = one_launch(ranks, Link::kDirect);
     one.options.device.processors = 1;
-    one.options.device.told_rows = cuda::kFewRows;
+    one.options.device.part_rows = one.options.device.told_rows = cuda::kFewRows;
     const Rows expected = run_greedy(*make_runner(model, one), prompt, 11, 3);
-    one.options.device.told_rows = 16;
+    one.options.device.part_rows = 16;
     one.options.device.shares_from = 100;
     one.options.device.processors = 8 / ranks;
-    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, one), prompt, 11, 3))) << ranks;
+    for (const int32_t told_rows : {cuda::kFewRows, 16}) {
+      one.options.device.told_rows = told_rows;
+      EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, one), prompt, 11, 3)))
+          << ranks << ", " << told_rows;
+    }
     for (const Options& schedule : schedules()) {
       const auto world = std::make_shared<World>(schedule);
       GpuRanks gpus(model,
@@ -305,7 +309,8 @@ TEST(GpuPerRankInEachOthersMemory, ToldRowsGiveTheBytesOfOneLaunch) {
                      .processors = std::vector<int>(static_cast<std::size_t>(ranks), ranks == 2 ? 1 : 2),
                      .way = Way::kGpu,
                      .first_count = ~uint64_t{0} - 5,
-                     .told_rows = 16,
+                     .told_rows = ranks == 2 ? cuda::kFewRows : 16,
+                     .part_rows = 16,
                      .shares_from = 100});
       EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 11, 3))) << ranks << " ranks";
       EXPECT_FALSE(world->failure());

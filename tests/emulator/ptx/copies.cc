@@ -31,7 +31,7 @@ void Thread::cp_async(const Instruction& i) {
 }
 void Thread::cp_async_commit(const Instruction& i) { ark_emulator_cp_async_commit(site(i)); }
 void Thread::cp_async_wait(const Instruction& i) {
-  if (work_ && number(i, 0) == 0) work_.wait_for_copies();
+  if (work_) work_.wait_for_copies(number(i, 0) == 0);
   ark_emulator_cp_async_wait(static_cast<int>(number(i, 0)), site(i));
 }
 void Thread::cp_async_arrive(const Instruction& i) { ark_emulator_cp_async_arrive(mbarrier(i, 0), site(i)); }

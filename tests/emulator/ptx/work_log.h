@@ -5,7 +5,8 @@
 // behind the load. It is waited for where it decides an address, a store or a branch (a processor issues in order), or
 // at the end of the basic block that computes with it (the compiler moves instructions within one, but no load over a
 // branch). Barriers hand the longest clock on. Of a wait's polls the last one counts. A wait for all of a thread's
-// copies is a round if it has passed no barrier, and seen no stage of weights, since they began.
+// copies is a round if it has passed no barrier, and seen no stage of weights, since they began; copies of what was not
+// there are polls.
 #pragma once
 
 #include <algorithm>
@@ -69,7 +70,15 @@ class ThreadWork {
   void end_basic_block() { use(pending_); }
   uint32_t load(bool is_global) const { return now_ + is_global; }
   void copy() { copied_ = now_ + 1; }
-  void wait_for_copies() { use(std::exchange(copied_, 0)); }
+  // `all`: of the thread's. What they have brought may be looked at, word by word, and asked for again: that is a poll
+  // of these.
+  void wait_for_copies(bool all) {
+    if (looks_) return;
+    look_ = now_;
+    if (all) use(std::exchange(copied_, 0));
+    look_rounds_ = now_ - look_;
+    looks_ = true, asks_again_ = false;
+  }
 
   // ---- words
 
@@ -87,6 +96,7 @@ class ThreadWork {
     poll(false);
   }
   void poll(bool acquires) {
+    asks_again_ = true;
     if (waits_) return;
     first_look_ = now_;
     if (acquires) count(&Counts::fences);
@@ -97,7 +107,10 @@ class ThreadWork {
     waits_ = true;
   }
   // All lanes are together, so that none waits any more; or the thread stores something, which no wait does.
-  void meet() { waits_ = false; }
+  void meet() {
+    if (looks_ && asks_again_) now_ = look_ + look_rounds_, pending_ = copied_ = 0;
+    waits_ = looks_ = false;
+  }
 
   // ---- barriers
 
@@ -138,9 +151,11 @@ class ThreadWork {
 
   WorkLog* log_;
   uint32_t now_ = 0, pending_ = 0;
-  uint32_t copied_ = 0;      // behind which copies are there that it would wait for; 0: none
-  uint32_t first_look_ = 0;  // the clock before a wait's first look
-  bool waits_ = false;       // it has looked in vain
+  uint32_t copied_ = 0;                      // behind which copies are there that it would wait for; 0: none
+  uint32_t first_look_ = 0;                  // the clock before a wait's first look
+  uint32_t look_ = 0, look_rounds_ = 0;      // the clock before a wait for copies; what that took
+  bool looks_ = false, asks_again_ = false;  // behind it; words that were not there have been asked for
+  bool waits_ = false;                       // it has looked in vain
   std::array<std::size_t, 16> turns_{};
   uint64_t step_ = 0;
   int32_t instance_ = -1;

@@ -1,0 +1,85 @@
+// Steps that tell (engine/cuda/lamport.h) of an image: of how many rows, and what they exchange so.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/index.h"
+#include "engine/cuda/make_image.h"
+#include "engine/cuda/planned_tiles.h"
+
+namespace ark::cuda {
+namespace {
+
+// What steps of more than few rows exchange so, all layers' together, takes at most this.
+constexpr int64_t kMostToldBytes = int64_t{256} << 20;
+
+}  // namespace
+
+// Steps of not many rows: what they exchange without counters. Of as many as leave it room, and as one block of rows
+// takes; where ranks add up parts, of no more than go by words.
+void RankImage::choose_told(OnDevice device) {
+  if (!leaves_scratch_) return;  // rows are not few where tokens are
+  int32_t rows = std::min(told_rows_, tiles_.row_block);
+  if (rank_parts_.pitch > 0) rows = std::min(rows, rank_parts_.rows);
+  LamportPlan plan = plan_told(rows, device);
+  while (plan.rows > kFewRows && plan.floats * 4 > kMostToldBytes)
+    plan = plan_told(std::max(i32{kFewRows}, plan.rows / 2), device);
+  if (const int32_t narrow = narrow_rows_of(plan); narrow < plan.rows) plan = plan_told(narrow, device);
+  if (fits(*setup_.program, sends_, plan, needed_)) lamport_ = std::move(plan);
+}
+
+// Rows of its steps; or of those without wide tiles, if what the plan saves is less than what these take to look at
+// rows that are told, by pieces (as replayed: cost/).
+int32_t RankImage::narrow_rows_of(const LamportPlan& plan) const {
+  constexpr double kSaved = 1000, kLook = 250, kPiece = 30;  // ns
+  double saved = 0;
+  int32_t narrow = plan.rows;
+  for (const int32_t out : plan.out) saved += out == kNone ? 0 : kSaved;
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    const Stream& own = streams_[s];
+    if (are_taken_up(own)) saved += kSaved;
+    if (own.wide_from == 0 || own.wide_from > plan.rows) continue;
+    narrow = std::min(narrow, own.wide_from - 1);
+    const StreamTiles tiles = planned_tiles(own, plan.rows, tiles_);
+    const i64 turns = (tiles.grid + options_.processors - 1) / options_.processors;
+    if (plan.x[at(stream_instances_[s])] != kNone)
+      saved -= kLook + kPiece * static_cast<double>(std::min<i64>(turns, tiles.groups) * tiles.pieces);
+  }
+  return saved > 0 ? plan.rows : narrow;
+}
+
+LamportPlan RankImage::plan_told(int32_t rows, OnDevice device) const {
+  std::vector<SharedSums> sums;
+  std::array<int32_t, kPartialRooms> last;  // in each room
+  last.fill(kNone);
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    const Stream& own = streams_[s];
+    const int32_t instance = stream_instances_[s];
+    const bool is_taken_up = are_taken_up(own);
+    // Steps that are cut alike: the most rows of such; tiles that share an output; and tiles, of all neighbours.
+    struct Cut {
+      int32_t rows, groups, tiles;
+    };
+    const auto cut_of = [&](int32_t most) {
+      const StreamTiles tiles = planned_tiles(own, most, tiles_);
+      return Cut{most, tiles.groups, static_cast<int32_t>(std::max(tiles.grid, tiles.lineup(own).all))};
+    };
+    const int32_t narrow = own.wide_from == 0 ? rows : std::min(rows, own.wide_from - 1);
+    SharedSums shared{.instance = instance, .taker = is_taken_up ? takers_[at(instance)] : kNone};
+    int32_t groups = 0;
+    bool are_told = true;
+    for (const Cut& cut : {cut_of(kFewRows), cut_of(narrow), cut_of(rows)}) {
+      // Who takes sums up is told of them in each such step; else a processor has a tile at most.
+      are_told = are_told && (is_taken_up || cut.groups == 1 || cut.tiles <= options_.processors);
+      if (are_told && (is_taken_up || cut.groups > 1))
+        shared.rows = cut.rows, groups = std::max(groups, cut.groups);
+    }
+    shared.floats = int64_t{weights_of(own)} * groups * own.panels * own.panel * shared.rows;
+    sums.push_back(shared);
+    if (!are_told) device.also[at(instance)] = std::exchange(last[own.partials], instance);
+  }
+  return plan_lamport(*setup_.program, *setup_.binding, appended(), rank_parts_, variants_.parts(number_),
+                      sizes_of(rows), sums, std::move(device));
+}
+
+}  // namespace ark::cuda
