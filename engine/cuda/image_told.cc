@@ -31,7 +31,7 @@ void RankImage::choose_told(OnDevice device) {
 // Rows of its steps; or of those without wide tiles, if what the plan saves is less than what these take to look at
 // rows that are told, by pieces (as replayed: cost/).
 int32_t RankImage::narrow_rows_of(const LamportPlan& plan) const {
-  constexpr double kSaved = 1000, kLook = 250, kPiece = 30;  // ns
+  constexpr double kSaved = 800, kLook = 250, kPiece = 35;  // ns
   double saved = 0;
   int32_t narrow = plan.rows;
   for (const int32_t out : plan.out) saved += out == kNone ? 0 : kSaved;
