@@ -146,6 +146,12 @@ ARK_DEVICE int wide_group_bits(const Stream& s, i32 blocks) {
   return blocks > kGroupedBlocks ? 0 : static_cast<int>(s.wide_groups >> 2 * (blocks - 1)) & 3;
 }
 
+// Of others of several blocks, each of as many rows as a tile may have, likewise.
+inline constexpr i32 kMoreGroupedBlocks = 16;
+ARK_DEVICE int more_group_bits(const Stream& s, i32 blocks) {
+  return blocks > kMoreGroupedBlocks ? 0 : static_cast<int>(s.more_groups >> 2 * (blocks - 1)) & 3;
+}
+
 // Of a wide tile of so many rows: eights of them that each of a stage's readers takes.
 ARK_BOTH constexpr i32 wide_octets(i32 rows) { return (rows + 8 * kWideReaders - 1) / (8 * kWideReaders); }
 
@@ -175,7 +181,8 @@ struct StreamTiles {
         group_bits(wide            ? wide_group_bits(s, blocks)
                    : m <= kFewRows ? int{s.few_bits}
                    : blocks == 1   ? s.some_bits
-                                   : s.most_bits),
+                   : m <= all      ? s.most_bits
+                                   : s.most_bits + more_group_bits(s, blocks)),
         groups(1 << group_bits),
         pieces(s.pieces >> group_bits),
         grid(static_cast<i64>(panels) * blocks << group_bits) {}

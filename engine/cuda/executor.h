@@ -19,8 +19,9 @@ struct DeviceOptions {
   bool as_graph = false;                    // launches replay a CUDA graph (LaunchShape::as_graph)
   // Ranks of other launches are reached in their GPUs' memory where they can be: by stores, or by NICs (nic_boxes.h).
   bool peer_links = true;
-  // Rows of steps that tell (lamport.h), at most. Of ranks that reach each other's memory: of steps whose sums go by
-  // words (rank_parts.h); elements of sums of which each adds up a share (rank_shares.h). 0: chosen by cost.
+  // Rows of steps whose instances tell others by what they store (lamport.h), at most. Of ranks that reach each other's
+  // memory: of steps whose sums go by words (rank_parts.h); elements of sums of which each adds up a share
+  // (rank_shares.h). 0: chosen by cost.
   int32_t told_rows = 0, part_rows = 0;
   int64_t shares_from = 0;
 };

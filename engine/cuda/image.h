@@ -33,7 +33,7 @@ inline constexpr int kKnownHeads = 16, kKnownPages = 4;
 
 inline constexpr int kFewRows = 8;  // of x: one column of products on tensor cores
 // Of steps whose instances tell others by what they store, at most (RankTables::told_rows).
-inline constexpr int kMostToldRows = 32;
+inline constexpr int kMostToldRows = 64;
 inline constexpr int kWarpRows = 16;   // of x that a warp takes at once on tensor cores, at most
 inline constexpr int kMaxGroups = 64;  // tiles that share an output
 inline constexpr int kNode = 8;        // of them, whose sums are read at once
@@ -195,10 +195,11 @@ struct alignas(16) Stream {
                  // are partials: the norm behind the product adds them up
   Size m;
   i32 k, n, panel;
-  i32 unit_rows, unit_bytes;          // of a panel; pieces begin with units
-  i32 pieces, longest_piece;          // rows of the latter; a tile takes pieces / groups pieces
-  u8 few_bits, some_bits, most_bits;  // groups are 2^these: for kFewRows; in one block of rows; in several
-  i16 base;                           // the Instance's
+  i32 unit_rows, unit_bytes;  // of a panel; pieces begin with units
+  i32 pieces, longest_piece;  // rows of the latter; a tile takes pieces / groups pieces
+  u8 few_bits, some_bits,
+      most_bits;  // groups are 2^these: for kFewRows; in one block of rows; in several, at least
+  i16 base;       // the Instance's
   u8 wide_rows;
   u8 some_blocks;       // of rows, 1 or 2, in steps of more than kFewRows that one block would hold
   u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
@@ -209,6 +210,8 @@ struct alignas(16) Stream {
   // Of products that multiply the same x: panels of those before it, and of all; pairs of them, where tiles are wide.
   // All 0 if there are no others.
   u16 before, beside, wide_before, wide_beside;
+  // Groups of tiles that are not wide are 2^this times as many, by blocks of a tile's most rows: as wide_groups.
+  u32 more_groups;
 };
 static_assert(sizeof(Stream) == 112);
 

@@ -8,44 +8,37 @@
 #include "engine/cuda/planned_tiles.h"
 
 namespace ark::cuda {
-namespace {
-
-// What steps of more than few rows exchange so, all layers' together, takes at most this.
-constexpr int64_t kMostToldBytes = int64_t{256} << 20;
-
-}  // namespace
-
-// Steps of not many rows: what they exchange without counters. Of as many as leave it room, and as one block of rows
-// takes; where ranks add up parts, of no more than go by words.
+// Of as many rows as leave what they exchange room and pay, in at most two blocks of narrow tiles; where ranks add up
+// parts, of no more than go by words.
 void RankImage::choose_told(OnDevice device) {
   if (!leaves_scratch_) return;  // rows are not few where tokens are
-  int32_t rows = std::min(told_rows_, tiles_.row_block);
+  int32_t rows = std::min(told_rows_, 2 * tiles_.row_block);
   if (rank_parts_.pitch > 0) rows = std::min(rows, rank_parts_.rows);
-  LamportPlan plan = plan_told(rows, device);
-  while (plan.rows > kFewRows && plan.floats * 4 > kMostToldBytes)
-    plan = plan_told(std::max(i32{kFewRows}, plan.rows / 2), device);
-  if (const int32_t narrow = narrow_rows_of(plan); narrow < plan.rows) plan = plan_told(narrow, device);
-  if (fits(*setup_.program, sends_, plan, needed_)) lamport_ = std::move(plan);
+  for (bool is_done = false; !is_done; rows = std::max(i32{kFewRows}, rows / 2)) {
+    LamportPlan plan = plan_told(rows, device);
+    const bool fits = cuda::fits(*setup_.program, sends_, plan, needed_);
+    is_done = rows == kFewRows || (fits && plan.floats * 4 <= kMostToldBytes && pays(plan));
+    if (is_done && fits) lamport_ = std::move(plan);
+  }
 }
 
-// Rows of its steps; or of those without wide tiles, if what the plan saves is less than what these take to look at
-// rows that are told, by pieces (as replayed: cost/).
-int32_t RankImage::narrow_rows_of(const LamportPlan& plan) const {
-  constexpr double kSaved = 800, kLook = 250, kPiece = 35;  // ns
-  double saved = 0;
-  int32_t narrow = plan.rows;
+// Whether the plan saves more than its largest steps take to clear what they exchange, and to look at rows of x, piece
+// by piece of wide tiles (as replayed: cost/).
+bool RankImage::pays(const LamportPlan& plan) const {
+  constexpr double kSaved = 800, kLook = 250, kPiece = 15, kPieceRow = 0.625,
+                   kClearedBytes = 5500;  // ns; a ns
+  double saved = -4.0 * plan.rows * plan.pitch / kClearedBytes;
   for (const int32_t out : plan.out) saved += out == kNone ? 0 : kSaved;
   for (std::size_t s = 0; s < streams_.size(); ++s) {
     const Stream& own = streams_[s];
     if (are_taken_up(own)) saved += kSaved;
-    if (own.wide_from == 0 || own.wide_from > plan.rows) continue;
-    narrow = std::min(narrow, own.wide_from - 1);
     const StreamTiles tiles = planned_tiles(own, plan.rows, tiles_);
-    const i64 turns = (tiles.grid + options_.processors - 1) / options_.processors;
-    if (plan.x[at(stream_instances_[s])] != kNone)
-      saved -= kLook + kPiece * static_cast<double>(std::min<i64>(turns, tiles.groups) * tiles.pieces);
+    if (!tiles.wide || plan.x[at(stream_instances_[s])] == kNone) continue;
+    const i64 turns = (tiles.grid + options_.processors - 1) / options_.processors,
+              pieces = std::min<i64>(turns, tiles.groups) * tiles.pieces;
+    saved -= kLook + (kPiece + kPieceRow * plan.rows) * static_cast<double>(pieces);
   }
-  return saved > 0 ? plan.rows : narrow;
+  return saved > 0;
 }
 
 LamportPlan RankImage::plan_told(int32_t rows, OnDevice device) const {
@@ -64,11 +57,12 @@ LamportPlan RankImage::plan_told(int32_t rows, OnDevice device) const {
       const StreamTiles tiles = planned_tiles(own, most, tiles_);
       return Cut{most, tiles.groups, static_cast<int32_t>(std::max(tiles.grid, tiles.lineup(own).all))};
     };
-    const int32_t narrow = own.wide_from == 0 ? rows : std::min(rows, own.wide_from - 1);
+    const int32_t narrow = own.wide_from == 0 ? rows : std::min(rows, own.wide_from - 1),
+                  in_one_block = std::min(narrow, tiles_.row_block);
     SharedSums shared{.instance = instance, .taker = is_taken_up ? takers_[at(instance)] : kNone};
     int32_t groups = 0;
     bool are_told = true;
-    for (const Cut& cut : {cut_of(kFewRows), cut_of(narrow), cut_of(rows)}) {
+    for (const Cut& cut : {cut_of(kFewRows), cut_of(in_one_block), cut_of(narrow), cut_of(rows)}) {
       // Who takes sums up is told of them in each such step; else a processor has a tile at most.
       are_told = are_told && (is_taken_up || cut.groups == 1 || cut.tiles <= options_.processors);
       if (are_told && (is_taken_up || cut.groups > 1))
@@ -76,6 +70,7 @@ LamportPlan RankImage::plan_told(int32_t rows, OnDevice device) const {
     }
     shared.floats = int64_t{weights_of(own)} * groups * own.panels * own.panel * shared.rows;
     sums.push_back(shared);
+    // Also where fewer rows' sums are told: there is one list of waits.
     if (!are_told) device.also[at(instance)] = std::exchange(last[own.partials], instance);
   }
   return plan_lamport(*setup_.program, *setup_.binding, appended(), rank_parts_, variants_.parts(number_),

@@ -215,6 +215,19 @@ LamportPlan plan_lamport(const Program& program, const Binding& binding, const A
   return plan;
 }
 
+int64_t most_told_bytes(const Program& program) {
+  int64_t floats = 0;  // of a row: its place in both halves, and sums of as many tiles as a norm adds up
+  for (const ark::Instance& i : unroll(program)) {
+    const Phase& phase = program.phases[i.phase];
+    const BufferId out = resolve(program, phase, phase.operands.back(), i.trip);
+    if (out == kNone) continue;
+    int64_t width = 1;
+    for (const ValId d : program.buffers[out].dims) width *= program.vals[d].e.constant().value_or(1);
+    floats += width * (is_product(program.variants[phase.variant].code) ? 2 + kNode : 2);
+  }
+  return std::min(kMostToldBytes, floats * 4 * kMostToldRows);
+}
+
 bool fits(const Program& program, const MergedSends& sends, const LamportPlan& plan,
           const std::vector<std::vector<int32_t>>& needed) {
   const std::vector<ark::Instance> all = unroll(program);

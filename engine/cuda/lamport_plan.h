@@ -24,6 +24,9 @@ struct SharedSums {
   int32_t rows = 0;    // Instance::sums_rows
 };
 
+// What steps of more than few rows exchange so, all layers' together, takes at most this.
+inline constexpr int64_t kMostToldBytes = int64_t{256} << 20;
+
 struct LamportPlan {
   // By instance of a step: where in a row its output goes and where its x comes from, in floats; -1: they are in the
   // program's buffers. The x of several products may be one output.
@@ -39,6 +42,9 @@ struct LamportPlan {
   // By instance: whether it does nothing, since ranks exchange its numbers by words.
   std::vector<bool> left_out;
 };
+
+// That it takes of a rank's memory, at most, of what steps of more than few rows have: for who plans memory before.
+int64_t most_told_bytes(const Program& program);
 
 // Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen
 // elements. `most`: sizes of the largest of such steps. `device`: as in other steps, but for `also`, of these.

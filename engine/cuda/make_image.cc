@@ -246,7 +246,7 @@ void RankImage::plan_groups(Stream& s, BufferId x, bool is_taken_up, int32_t wid
     return rows;
   };
   bool is_bounded = true;  // by a step's tokens
-  for (int32_t n = 1; n <= kSlimWideRows && is_bounded; ++n) {
+  for (int32_t n = 1; n <= kMostToldRows && is_bounded; ++n) {
     const SymbolValues sizes = sizes_of(n);
     is_bounded = rows_of([&](const Val& v) { return v.e.evaluate(sizes); }) <= std::max(n, kFewRows);
   }

@@ -110,7 +110,7 @@ class RankImage {
   void plan_attention();
   void choose_told(OnDevice device);
   LamportPlan plan_told(int32_t rows, OnDevice device) const;
-  int32_t narrow_rows_of(const LamportPlan& plan) const;
+  bool pays(const LamportPlan& plan) const;
   SymbolValues sizes_of(int32_t tokens) const;
   void plan_schedule();
   const Appended& appended() const { return variants_.appended(number_); }

@@ -145,6 +145,23 @@ u64 wide_groups(const Stream& s, const Cutting& how) {
   }
   return all;
 }
+// Of several blocks that are not wide, likewise, as times the least that fit.
+constexpr int32_t kMostMore = 8;
+u32 more_groups(const Stream& s, const Cutting& how, int32_t least, int32_t most) {
+  u32 all = 0;
+  const i64 row_block = how.tiles.row_block;
+  for (i32 blocks = 2;
+       how.groups == 0 && blocks <= std::min<int64_t>(kMoreGroupedBlocks, up(how.rows, row_block));
+       ++blocks) {
+    const Blocks own = narrow(s, how, blocks * row_block, row_block);
+    all |= u32{bits_of(choose_groups(s, how, {own}, least, std::min(most, kMostMore * least)) / least)}
+           << 2 * (blocks - 1);
+  }
+  return all;
+}
+int32_t groups_of_more(const Stream& s, const Cutting& how, int64_t rows) {
+  return 1 << (s.most_bits + more_group_bits(s, static_cast<i32>(up(rows, how.tiles.row_block))));
+}
 int32_t groups_of_wide(const Stream& s, int64_t rows) {
   return 1 << wide_group_bits(s, static_cast<i32>(up(rows, s.wide_rows)));
 }
@@ -152,7 +169,10 @@ int32_t groups_of_wide(const Stream& s, int64_t rows) {
 // Of steps of more than kFewRows, as they are cut if not into wide tiles.
 double narrow_cost(const Stream& s, const Cutting& how, int64_t rows) {
   const i32 row_block = narrow_rows(s, static_cast<i32>(rows), how.tiles.row_block);
-  return cost(s, how, narrow(s, how, rows, row_block), 1 << (rows <= row_block ? s.some_bits : s.most_bits));
+  const int32_t groups = rows <= row_block             ? 1 << s.some_bits
+                         : rows <= how.tiles.row_block ? 1 << s.most_bits
+                                                       : groups_of_more(s, how, rows);
+  return cost(s, how, narrow(s, how, rows, row_block), groups);
 }
 
 // Wide from as many rows on as save the most time, in parts of what narrow tiles take, over all numbers of rows. Up to
@@ -186,6 +206,7 @@ bool cut(Stream& s, Cutting how) {
   s.few_bits = bits_of(choose_groups(s, how, {few}, least, most));
   s.some_bits = bits_of(choose_groups(s, how, {strip, block}, least, most));
   s.most_bits = how.groups > 0 ? s.some_bits : bits_of(least);
+  s.more_groups = more_groups(s, how, least, most);
   s.some_blocks = 1;
   // Two blocks of rows: one of them finds in L2 what the other one brings.
   if (how.groups == 0 && !how.is_taken_up) {
@@ -206,6 +227,11 @@ int64_t shared_rows(const Stream& s, const Cutting& how) {
   count(std::min<int64_t>(how.rows, kFewRows), 1 << s.few_bits);
   if (s.some_blocks == 1) count(std::min<int64_t>(how.rows, how.tiles.row_block), 1 << s.some_bits);
   count(how.rows, 1 << s.most_bits);
+  for (int64_t block = 2; block <= std::min<int64_t>(kMoreGroupedBlocks, up(how.rows, how.tiles.row_block));
+       ++block) {
+    const int64_t rows = std::min<int64_t>(how.rows, block * how.tiles.row_block);
+    count(rows, groups_of_more(s, how, rows));
+  }
   for (int64_t block = 1; s.wide_from != 0 && block <= up(how.rows, s.wide_rows); ++block) {
     const int64_t rows = std::min<int64_t>(how.rows, block * s.wide_rows);
     count(rows, groups_of_wide(s, rows));

@@ -41,7 +41,7 @@ class PartsFinder {
     for (std::size_t i = 0; i < all_.size(); ++i) {
       if (code(i) == OpCode::kRecvReduce) look_at(i);
     }
-    found_.rows = told_rows(p_.ranks, widest_, found_.pitch, most_rows_);
+    found_.rows = part_rows(p_.ranks, widest_, found_.pitch, most_rows_);
     if (found_.rows == 0 || !meets_in_each_step() || !settle()) begin();
     if (found_.pitch == kUnit) found_.pitch = 0;
     return std::move(found_);
@@ -142,7 +142,7 @@ class PartsFinder {
 
 }  // namespace
 
-int32_t told_rows(int64_t ranks, int64_t widest, int64_t pitch, int32_t most) {
+int32_t part_rows(int64_t ranks, int64_t widest, int64_t pitch, int32_t most) {
   for (int32_t rows = most;; rows = std::max(kFewRows, rows / 2)) {
     const bool is_small = 2 * 4 * ranks * rows * pitch <= kMostBytes,
                is_quick = 4 * rows * widest * (ranks - 1) * (ranks - 2) / ranks <= kMostLinkBytes;

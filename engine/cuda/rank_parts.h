@@ -38,7 +38,7 @@ struct RankParts {
 // RankParts::rows, where `most` are wanted, at most, kFewRows at least: as many as leave all ranks' parts room, and
 // go by their links no longer than shares of sums would (rank_shares.h), but few rows all the same. 0: these have no
 // room. `widest`: elements of a row of the largest sum.
-int32_t told_rows(int64_t ranks, int64_t widest, int64_t pitch, int32_t most);
+int32_t part_rows(int64_t ranks, int64_t widest, int64_t pitch, int32_t most);
 // `rows`: RankParts::rows, at most, from kFewRows on; 0: chosen by cost.
 RankParts plan_rank_parts(const Program& program, const Appended& appended, int32_t rows = 0);
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/cuda/driver.h"
+#include "engine/cuda/lamport_plan.h"
 #include "engine/cuda/rank_ways.h"
 #include "engine/program/kv_codec.h"
 #include "engine/ragged_runner.h"
@@ -152,6 +153,7 @@ int64_t pages_with_room(const Compiled& compiled, std::span<const int64_t> free,
       if (gpu_of_rank(static_cast<int>(r), gpus) != g) continue;
       room -= weight_bytes(compiled.programs[r]) +
               static_cast<int64_t>(cuda::exchanged_bytes(compiled.programs[r])) +
+              cuda::most_told_bytes(compiled.programs[r]) +
               2 * (compiled.bindings[r].act_bytes + compiled.bindings[r].inbox_bytes);
       page += page_bytes({compiled.programs[r]});
       ++ranks;

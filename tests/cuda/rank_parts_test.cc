@@ -76,14 +76,14 @@ TEST(RankParts, AreLeftToTheNormsBehind) {
 
 // Widths and depths of Llama 1B, 70B and 405B, two sums a layer.
 TEST(RankParts, AreOfAsManyRowsAsMemoryAndLinksTake) {
-  EXPECT_EQ(told_rows(8, 2048, 2048 * 32, 32), 32);
-  EXPECT_EQ(told_rows(2, 8192, 8192 * 160, 32), 32);
-  EXPECT_EQ(told_rows(4, 8192, 8192 * 160, 32), 16);  // of 32: 1.3 GB
-  EXPECT_EQ(told_rows(8, 8192, 8192 * 160, 32), 8);
-  EXPECT_EQ(told_rows(8, 8192, 8192 * 40, 32), 16);  // else 5.5 MB by a link
-  EXPECT_EQ(told_rows(8, 8192, 8192 * 40, 31), 15);
-  EXPECT_EQ(told_rows(8, 65536, 65536, 12), 8);
-  EXPECT_EQ(told_rows(8, 16384, 16384 * 252, 32), 0);
+  EXPECT_EQ(part_rows(8, 2048, 2048 * 32, 32), 32);
+  EXPECT_EQ(part_rows(2, 8192, 8192 * 160, 32), 32);
+  EXPECT_EQ(part_rows(4, 8192, 8192 * 160, 32), 16);  // of 32: 1.3 GB
+  EXPECT_EQ(part_rows(8, 8192, 8192 * 160, 32), 8);
+  EXPECT_EQ(part_rows(8, 8192, 8192 * 40, 32), 16);  // else 5.5 MB by a link
+  EXPECT_EQ(part_rows(8, 8192, 8192 * 40, 31), 15);
+  EXPECT_EQ(part_rows(8, 65536, 65536, 12), 8);
+  EXPECT_EQ(part_rows(8, 16384, 16384 * 252, 32), 0);
 }
 
 // Rows of 56 elements: by counters.

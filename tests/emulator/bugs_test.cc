@@ -443,6 +443,12 @@ std::vector<Bug> device_bugs() {
                                   .with_wide_tiles()
                                   .with_told_rows(32),
                   told_groups = OnDecoder(run_parts_of_ten, 2, Link::kDirect, 64, 1).with_told_rows(16);
+  // Whose wide tiles of gate and up share outputs, one each of a processor.
+  const OnDecoder told_wide_groups = OnDecoder(run_parts_of_twenty, 2, Link::kDirect, 128, 1, DType::kF16,
+                                               [](TokenGraphOptions& o) { o.hidden = 512; })
+                                         .with_wide_tiles()
+                                         .with_told_rows(32)
+                                         .with_processors(4);
   // Of whose head one processor has the second panel's first group, the other one its last.
   const OnDecoder split(run_decode, 2, Link::kDirect, 64, 1, DType::kF32,
                         [](TokenGraphOptions& o) { o.hidden = 64, o.vocabulary = 150; });
@@ -571,6 +577,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(wide_copies_not_looked_at, told_wide),
       ARK_DEVICE_BUG(sums_not_awaited, told_groups),
       ARK_DEVICE_BUG(sums_not_cleared, told_groups),
+      ARK_DEVICE_BUG(every_one_gathers_wide, told_wide_groups),
       // attention: what is known before the wait
       ARK_DEVICE_BUG(another_page, pages_of_eight),
       ARK_DEVICE_BUG(another_page, halves_of_eight),

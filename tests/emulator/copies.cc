@@ -93,8 +93,8 @@ void ark_emulator_cp_async(void* shared, const void* global, unsigned bytes, Sit
   core.check(shared, 16, Access::kWrite, place, at);
   if (bytes) core.check(global, bytes, Access::kCopySource, place, at);
   Fiber& self = running();
-  // A word that another thread stores meanwhile comes as it was or as it is: PTX asks for no more. The copy engine is
-  // no such thread.
+  // A word that another thread stores meanwhile comes as it was or as it is: PTX asks for no more. Whether somebody
+  // looks at what came is not known here; who does not multiplies NaNs. The copy engine is no such thread.
   const AsyncCopy copy{shared, global, bytes,          16 - bytes, nullptr, self.thread_copies.group,
                        at,     place,  place | kAtomic};
   core.issue(copy, self.actor);

@@ -74,5 +74,27 @@ INSTANTIATE_TEST_SUITE_P(
                       BlocksCase{"HeadsThatAreAppendedApart", false, DType::kF16, {12}, DType::kF32, 24}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// Beyond as many rows as a tile may have tiles of several blocks share outputs, too, where there are few.
+TEST(RowBlocks, ShareOutputsAndHaveTheBitsOfStepsOfFewRows) {
+  for (const DType weight : {DType::kF32, DType::kF16}) {
+    TokenGraphOptions o = {.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16};
+    o.intermediate = 1024, o.vocabulary = 300, o.max_positions = 128, o.weight = weight;
+    if (weight != DType::kF32) o.bits = 4, o.block = 32;
+    const DecoderModel model = llama_tokens(o);
+    RunnerSetup setup = setup_of({"", false, weight, {}, DType::kF32});
+    setup.max_tokens = setup.max_rows = 100, setup.max_length = 108, setup.pages = 16;
+    const auto prompt = random_tokens(100, 11, 300);
+    const auto logits_of = [&](int32_t chunk) { return all_rows(*make_runner(model, setup), prompt, chunk); };
+    const auto few = logits_of(cuda::kFewRows);
+    for (const int32_t chunk : {34, 100}) {
+      EXPECT_TRUE(std::ranges::any_of(
+          product_tiles(model, setup, chunk),
+          [](const cuda::StreamTiles& tiles) { return !tiles.wide && tiles.blocks > 1 && tiles.groups > 1; }))
+          << chunk << " rows: this would show nothing";
+      EXPECT_TRUE(same_bits(few, logits_of(chunk))) << chunk << " rows";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ark::test

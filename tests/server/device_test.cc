@@ -24,7 +24,8 @@ std::pair<int64_t, int64_t> needs(const Compiled& c, std::size_t first, std::siz
   int64_t fixed = 0, page = 0;
   for (std::size_t r = first; r < c.programs.size(); r += step) {
     for (const WeightUse& use : c.programs[r].weights) fixed += packed_bytes(use);
-    fixed += static_cast<int64_t>(cuda::exchanged_bytes(c.programs[r]));
+    fixed +=
+        static_cast<int64_t>(cuda::exchanged_bytes(c.programs[r])) + cuda::most_told_bytes(c.programs[r]);
     fixed += 2 * (c.bindings[r].act_bytes + c.bindings[r].inbox_bytes);
     page += page_bytes({c.programs[r]});
   }

@@ -157,7 +157,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     const XBatch batch = batch_of(border);
     if constexpr (kPath == kParts) {
       if (is_told() && !copies_told())
-        return take_told_parts<X>(call.b.p, batch.start + border[0], batch.k, batch.columns, to);
+        return take_told_parts<X>(call.b.p, batch.start + border[0], batch.pitch, batch.columns, to);
       copy_parts<X>(batch, to);
     } else {
       if (is_told()) return take_told<X>(call.b.p, batch, to);

@@ -26,7 +26,7 @@ ARK_DEVICE i64 place_of_partials(const Stream& s, i32 rows, i32 group, i32 panel
 }
 
 // In steps that tell most say themselves that they are there, and who has an output's last group waits for the
-// others: where processors have a tile at most, or a norm takes up all sums (RankImage::plan_few). Else it would wait
+// others: where processors have a tile at most, or a norm takes up all sums (RankImage::plan_told). Else it would wait
 // for what somebody has still before him, who waits himself.
 ARK_DEVICE bool tells_sums(const Call& call) { return call.b.words->tells_sums != 0; }
 // Thread 0, before the wait.

@@ -37,8 +37,9 @@ struct WideOutput : ProductOutput<64, true, W> {
       this->hand_in(tile.group, halves.panel_of(h), halves.is_gated ? h : 0, wide_sums(call.b, s, h, rows));
     if (s.arrivals == 0) return false;  // who reads the output adds them up
     if (tells_sums(call)) {             // who has the last group waits, as join() says
+      if (tile.group + 1 < tiles.groups && !ARK_BUG(every_one_gathers_wide)) return false;
       consumers_sync();
-      return tile.group + 1 == tiles.groups;
+      return true;
     }
     const BlockWords& words = *call.b.words;
     if (tile.group + 1 < tiles.groups && number + 1 < words.last_tile)
@@ -58,7 +59,8 @@ struct WideOutput : ProductOutput<64, true, W> {
       if (this->is_used_here()) use(h);
       if (is_shared) consumers_sync();  // the other half's sums take the room of these
     }
-    // All of x has been looked at: what a thread's copies have brought once comes again.
+    // All of x has been looked at. What a thread's copies have brought once comes again: a thread copies the same runs
+    // of each tile, by way of L2 alone (cp.async.cg), where there is no older word any more. PTX does not say so.
     if (call.b.thread == 0 && number + 1 - call.b.words->first_tile >= tiles.groups) call.b.words->x_told = 0;
     consumers_sync();  // the next tile's x takes the sums' room
   }
@@ -75,6 +77,7 @@ ARK_APART bool finish_wide(const LoopParameters& p, u32 instance, i32 number) {
 // there, for mostly all are then.
 ARK_APART void await_wide_x(const LoopParameters& p, u32 instance, i32 rows, i32 first) {
   constexpr int kLanes = kConsumers / kMostToldRows;  // of a row
+  static_assert(kConsumers % kMostToldRows == 0 && kMostToldRows <= kExactWideRows, "one block of rows");
   const Block b = open_block(p, 0, 0);
   const Instance& i = instance_at(instance);
   const StreamTiles tiles(i.stream, rows);

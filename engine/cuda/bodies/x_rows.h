@@ -49,11 +49,11 @@ ARK_DEVICE T* in_shared(T* p) {
   return reinterpret_cast<T*>(all + static_cast<u32>(reinterpret_cast<u64>(p) - reinterpret_cast<u64>(all)));
 }
 
-// What of a tile's rows, which lie in memory k floats apart, comes into scratch at once: columns by runs, of which
-// run n begins at borders[n * step] and has a room of its own.
+// What of a tile's rows, which lie in memory `pitch` floats apart, comes into scratch at once: columns by runs, of
+// which run n begins at borders[n * step] and has a room of its own.
 struct XBatch {
   const float* start;  // of the rows
-  i32 k;
+  i32 pitch;
   const i32* borders;
   i32 step, runs;
   i32 columns;  // of the longest run
@@ -98,8 +98,8 @@ ARK_DEVICE void load_x(XBatch x, XRows to) {
       i32 run, row, k;
       items.find(i, run, row, k);
       const i32 first = x.first(run), columns = x.first(run + 1) - first;
-      const float* here = x.start + static_cast<i64>(row) * x.k + first + k;
-      if ((x.k % 4 | first % 4) == 0) {  // then whole quarters are there, if of the next piece
+      const float* here = x.start + static_cast<i64>(row) * x.pitch + first + k;
+      if ((x.pitch % 4 | first % 4) == 0) {  // then whole quarters are there, if of the next piece
         if (k < columns) v[j] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(here));
       } else {
         if (k < columns) v[j].x = dev::ld_global(here);
@@ -130,7 +130,7 @@ ARK_DEVICE void copy_parts(XBatch x, XRows to) {
     items.find(i, run, row, k);
     const i32 first = x.first(run);
     if (first + k >= x.first(run + 1)) continue;
-    const X* const from = part_at<const X>(x.start + static_cast<i64>(row) * x.k, first + k);
+    const X* const from = part_at<const X>(x.start + static_cast<i64>(row) * x.pitch, first + k);
     X* const part = row_of<X>(room_of(to, run * x.apart), row) + k;
     dev::cp_async16(part, from);
     dev::cp_async16(part + to.rests, from + kPartsTogether);
@@ -197,7 +197,7 @@ ARK_APART void take_told(const LoopParameters& p, XBatch x, XRows to) {
       items.find(i, run, row, k);
       const i32 column = x.first(run) + k;
       if (column < x.first(run + 1))
-        from[n] = reinterpret_cast<const dev::f32x4*>(x.start + static_cast<i64>(row) * x.k + column);
+        from[n] = reinterpret_cast<const dev::f32x4*>(x.start + static_cast<i64>(row) * x.pitch + column);
     }
     dev::f32x4 v[kCount];
     const auto are_there = [&] {

@@ -12,8 +12,8 @@ constexpr u32 kTerms = kEpilogueBias | kEpilogueResidual;  // of an epilogue, th
 // Cycles until a wide piece's first operands are there; its copies of x; until those of a tile's first piece are there,
 // which no count knows where later ones are on their way.
 constexpr double kFirstOperands = 100, kWideCopies = 150, kFirstX = 400;
-// A thread's copies of a piece of told rows looked at, where they have arrived.
-constexpr double kWideLook = 60;
+// A thread's copies of a piece of told rows looked at, where they have arrived; of sixteen rows it has one.
+constexpr double kWideLook = 30, kWideLookOfRows = 15;
 // Of an exact wide tile: a piece's sums of a warp added to those that wait in registers, or kept there, beside those of
 // the other warp of its quarter; all warps' from or to shared memory, which brings 128 bytes a cycle, and around it.
 constexpr double kOwnLevel = 2 * 2 * 16, kNearLevel = kWideLevelFloats * 4 / 128 + 2 * 60.0;
@@ -90,7 +90,10 @@ Work ProductWork::before_pieces(const StreamTile& tile, i32 first, i64 number) c
     // Else a stage of weights is waited for behind it, by warps that have one.
     if (copies_one_ahead() && (first == 0 || halves_of(tile) == 1)) w.loads = 1;
     if (first == 0 && !copies_one_ahead()) w.cycles += kFirstX;
-    if (is_told_ && number < tiles_.groups) w.loads += first == 0, w.cycles += kWideLook;
+    if (is_told_ && number < tiles_.groups) {
+      w.loads += number == 0 && first == 0;
+      w.cycles += kWideLook + wide_octets(rows_of(tile)) * 8 * kWideReaders / 16 * kWideLookOfRows;
+    }
     return w;
   }
   const i32 piece = piece_of(tile, first), rows = rows_of(tile);
