@@ -197,9 +197,9 @@ struct alignas(16) Stream {
   i32 k, n, panel;
   i32 unit_rows, unit_bytes;  // of a panel; pieces begin with units
   i32 pieces, longest_piece;  // rows of the latter; a tile takes pieces / groups pieces
-  u8 few_bits, some_bits,
-      most_bits;  // groups are 2^these: for kFewRows; in one block of rows; in several, at least
-  i16 base;       // the Instance's
+  // Groups are 2^these: for kFewRows; in one block of rows; in several, at least (more_groups).
+  u8 few_bits, some_bits, most_bits;
+  i16 base;  // the Instance's
   u8 wide_rows;
   u8 some_blocks;       // of rows, 1 or 2, in steps of more than kFewRows that one block would hold
   u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1

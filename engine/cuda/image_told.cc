@@ -12,12 +12,15 @@ namespace ark::cuda {
 // parts, of no more than go by words.
 void RankImage::choose_told(OnDevice device) {
   if (!leaves_scratch_) return;  // rows are not few where tokens are
-  int32_t rows = std::min(told_rows_, 2 * tiles_.row_block);
+  const bool is_asked_for = told_rows_ > 0;
+  int32_t rows = std::min({is_asked_for ? told_rows_ : kMostToldRows, 2 * tiles_.row_block,
+                           options_.limits.max_tokens, i32{kMostToldRows}});
   if (rank_parts_.pitch > 0) rows = std::min(rows, rank_parts_.rows);
+  rows = std::max(rows, i32{kFewRows});
   for (bool is_done = false; !is_done; rows = std::max(i32{kFewRows}, rows / 2)) {
     LamportPlan plan = plan_told(rows, device);
     const bool fits = cuda::fits(*setup_.program, sends_, plan, needed_);
-    is_done = rows == kFewRows || (fits && plan.floats * 4 <= kMostToldBytes && pays(plan));
+    is_done = rows == kFewRows || (fits && plan.floats * 4 <= kMostToldBytes && (is_asked_for || pays(plan)));
     if (is_done && fits) lamport_ = std::move(plan);
   }
 }

@@ -220,12 +220,12 @@ int64_t most_told_bytes(const Program& program) {
   for (const ark::Instance& i : unroll(program)) {
     const Phase& phase = program.phases[i.phase];
     const BufferId out = resolve(program, phase, phase.operands.back(), i.trip);
-    if (out == kNone) continue;
+    if (out == kNone || program.buffers[out].kind == BufferKind::kKvPage) continue;
     int64_t width = 1;
     for (const ValId d : program.buffers[out].dims) width *= program.vals[d].e.constant().value_or(1);
     floats += width * (is_product(program.variants[phase.variant].code) ? 2 + kNode : 2);
   }
-  return std::min(kMostToldBytes, floats * 4 * kMostToldRows);
+  return std::max(std::min(kMostToldBytes, floats * 4 * kMostToldRows), floats * 4 * kFewRows);
 }
 
 bool fits(const Program& program, const MergedSends& sends, const LamportPlan& plan,

@@ -43,7 +43,7 @@ struct LamportPlan {
   std::vector<bool> left_out;
 };
 
-// That it takes of a rank's memory, at most, of what steps of more than few rows have: for who plans memory before.
+// About what it takes of a rank's memory, seldom less, whatever is told: for who plans memory before.
 int64_t most_told_bytes(const Program& program);
 
 // Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen

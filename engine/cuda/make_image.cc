@@ -36,8 +36,7 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
       tiles_(tiles),
       weights_(*setup.program),
       sends_(*setup.program),
-      told_rows_(ways.told_rows > 0 ? std::clamp(ways.told_rows, i32{kFewRows}, i32{kMostToldRows})
-                                    : i32{kMostToldRows}) {
+      told_rows_(ways.told_rows) {
   if (setup.program->vals.size() + 1 > kMaxVals) {
     throw Error(Code::kUnsupported, "the program has " + std::to_string(setup.program->vals.size()) +
                                         " sizes; device loops take " + std::to_string(kMaxVals - 1));

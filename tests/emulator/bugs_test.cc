@@ -106,6 +106,7 @@ Rows run_at_once(StepRunner& runner) { return run_greedy(runner, prompt(), 11, 1
 
 Rows run_parts_of_ten(StepRunner& runner) { return run_greedy(runner, random_tokens(30, 7, 101), 10, 1); }
 Rows run_parts_of_twenty(StepRunner& runner) { return run_greedy(runner, random_tokens(80, 7, 101), 20, 1); }
+Rows run_parts_of_forty(StepRunner& runner) { return run_greedy(runner, random_tokens(80, 7, 101), 40, 1); }
 // Sends and credits, which steps of few rows between them leave out.
 Rows run_between_few(StepRunner& runner) {
   run_at_once(runner);
@@ -443,6 +444,9 @@ std::vector<Bug> device_bugs() {
                                   .with_wide_tiles()
                                   .with_told_rows(32),
                   told_groups = OnDecoder(run_parts_of_ten, 2, Link::kDirect, 64, 1).with_told_rows(16);
+  // Of two blocks of rows.
+  const OnDecoder told_blocks =
+      OnDecoder(run_parts_of_forty, 2, Link::kDirect, 64, 1).with_tokens(80, 96).with_told_rows(64);
   // Whose wide tiles of gate and up share outputs, one each of a processor.
   const OnDecoder told_wide_groups = OnDecoder(run_parts_of_twenty, 2, Link::kDirect, 128, 1, DType::kF16,
                                                [](TokenGraphOptions& o) { o.hidden = 512; })
@@ -578,6 +582,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(sums_not_awaited, told_groups),
       ARK_DEVICE_BUG(sums_not_cleared, told_groups),
       ARK_DEVICE_BUG(every_one_gathers_wide, told_wide_groups),
+      ARK_DEVICE_BUG(x_not_awaited, told_blocks),
+      ARK_DEVICE_BUG(sums_not_cleared, told_blocks),
       // attention: what is known before the wait
       ARK_DEVICE_BUG(another_page, pages_of_eight),
       ARK_DEVICE_BUG(another_page, halves_of_eight),

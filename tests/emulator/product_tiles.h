@@ -10,9 +10,9 @@
 
 namespace ark::test {
 
-// Of all products of rank 0, in a step of so many tokens of one sequence.
-inline std::vector<cuda::StreamTiles> product_tiles(const DecoderModel& model, const RunnerSetup& setup,
-                                                    int32_t rows) {
+// use(tables) of a step of so many tokens of one sequence, as rank 0 has it.
+template <class Use>
+auto with_step(const DecoderModel& model, const RunnerSetup& setup, int32_t rows, const Use& use) {
   const Compiled compiled = compile(model, setup);
   std::vector<RankSetup> ranks;
   for (std::size_t r = 0; r < compiled.programs.size(); ++r)
@@ -20,15 +20,26 @@ inline std::vector<cuda::StreamTiles> product_tiles(const DecoderModel& model, c
   const cuda::DeviceOptions& device = setup.options.device;
   const auto machine = cuda::cost::machine_of(
       device.processors * setup.ranks, setup.options.gpu->info().shared_per_block, 1 << 20, setup.ranks);
-  const cuda::cost::StepTables tables(ranks, ragged_options(model, setup), machine, device.numerics,
-                                      device.groups, {{{rows, 0}}});
-  std::vector<cuda::StreamTiles> all;
-  for (const cuda::Instance& i : tables.instances()) {
-    const Program& p = tables.program();
-    if (is_product(p.variants[p.phases[i.phase].variant].code))
-      all.emplace_back(i.stream, tables.size(i.stream.m));
-  }
-  return all;
+  return use(cuda::cost::StepTables(ranks, ragged_options(model, setup), machine, device.numerics,
+                                    device.groups, {{{rows, 0}}}, {.told_rows = device.told_rows}));
+}
+
+// Of all products.
+inline std::vector<cuda::StreamTiles> product_tiles(const DecoderModel& model, const RunnerSetup& setup,
+                                                    int32_t rows) {
+  return with_step(model, setup, rows, [](const cuda::cost::StepTables& tables) {
+    std::vector<cuda::StreamTiles> all;
+    for (const cuda::Instance& i : tables.instances()) {
+      const Program& p = tables.program();
+      if (is_product(p.variants[p.phases[i.phase].variant].code))
+        all.emplace_back(i.stream, tables.size(i.stream.m));
+    }
+    return all;
+  });
+}
+// Whether instances tell others by what they store (engine/cuda/lamport.h).
+inline bool tells(const DecoderModel& model, const RunnerSetup& setup, int32_t rows) {
+  return with_step(model, setup, rows, [](const cuda::cost::StepTables& tables) { return tables.tells(); });
 }
 
 }  // namespace ark::test

@@ -83,6 +83,7 @@ TEST(RowBlocks, ShareOutputsAndHaveTheBitsOfStepsOfFewRows) {
     const DecoderModel model = llama_tokens(o);
     RunnerSetup setup = setup_of({"", false, weight, {}, DType::kF32});
     setup.max_tokens = setup.max_rows = 100, setup.max_length = 108, setup.pages = 16;
+    setup.options.device.told_rows = cuda::kMostToldRows;
     const auto prompt = random_tokens(100, 11, 300);
     const auto logits_of = [&](int32_t chunk) { return all_rows(*make_runner(model, setup), prompt, chunk); };
     const auto few = logits_of(cuda::kFewRows);
@@ -91,6 +92,7 @@ TEST(RowBlocks, ShareOutputsAndHaveTheBitsOfStepsOfFewRows) {
           product_tiles(model, setup, chunk),
           [](const cuda::StreamTiles& tiles) { return !tiles.wide && tiles.blocks > 1 && tiles.groups > 1; }))
           << chunk << " rows: this would show nothing";
+      EXPECT_EQ(tells(model, setup, chunk), chunk <= cuda::kMostToldRows);
       EXPECT_TRUE(same_bits(few, logits_of(chunk))) << chunk << " rows";
     }
   }
