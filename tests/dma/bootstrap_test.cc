@@ -110,6 +110,7 @@ TEST(Bootstrap, RefusesWrongSizesAndDoublesAndGoesOn) {
 
 TEST(Bootstrap, WhoComesAgainAtOnceIsNotTakenForItsOwnDouble) {
   const std::string address = fresh_name();
+  LogWriter::instance().flush(std::chrono::seconds(20));  // what the test before has to say of doubles
   testing::internal::CaptureStderr();
   std::jthread zero([&] { gathers(*join_environment({0, 3, address}, soon())); });
   for (int life = 0; life < 300; ++life) {
