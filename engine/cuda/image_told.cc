@@ -8,6 +8,7 @@
 #include "engine/cuda/planned_tiles.h"
 
 namespace ark::cuda {
+
 // Of as many rows as leave what they exchange room and pay, in at most two blocks of narrow tiles; where ranks add up
 // parts, of no more than go by words.
 void RankImage::choose_told(OnDevice device) {

@@ -43,7 +43,7 @@ struct LamportPlan {
   std::vector<bool> left_out;
 };
 
-// About what it takes of a rank's memory, seldom less, whatever is told: for who plans memory before.
+// Bytes of a rank's memory for what such steps exchange, at most: for who plans memory before there is an image.
 int64_t most_told_bytes(const Program& program);
 
 // Rows: outputs of norms, attention and products that nobody reads but products, as their x, by whole runs of sixteen

@@ -157,7 +157,7 @@ class RankImage {
   std::vector<int32_t> heads_;           // per attention variant: first query head of each KV head, heads
   std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
   LamportPlan lamport_;                  // of steps of not many rows
-  const int32_t told_rows_;              // of these, at most, whether they pay or not; 0: as pay
+  const int32_t told_rows_;              // of these, at most, whether they pay or not; 0: as many as pay
   RankParts rank_parts_;                 // of these
   RankShares rank_shares_;               // of steps of many rows
   // By instance: the processor that takes tile 0; products begin behind the one before.

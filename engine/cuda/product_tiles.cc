@@ -145,7 +145,7 @@ u64 wide_groups(const Stream& s, const Cutting& how) {
   }
   return all;
 }
-// Of several blocks that are not wide, likewise, as times the least that fit.
+// Of several blocks that are not wide, likewise: Stream::more_groups, of two bits each.
 constexpr int32_t kMostMore = 8;
 u32 more_groups(const Stream& s, const Cutting& how, int32_t least, int32_t most) {
   u32 all = 0;

@@ -10,6 +10,8 @@
 
 #include "engine/compile.h"
 #include "engine/cuda/cost/replay.h"
+#include "engine/cuda/lamport_plan.h"
+#include "engine/cuda/make_image.h"
 #include "engine/ragged_runner.h"
 #include "tests/engine/token_graphs.h"
 #include "tests/fixtures.h"
@@ -76,17 +78,34 @@ class Loop {
                   Numerics::kExact, groups);
   }
   StepTables tables(const Rates& rates, const StepShape& shape, Numerics numerics, int32_t groups = 0) const {
-    ExecutorOptions options;
-    options.limits = limits_;
-    options.max_items = most_items(limits_.max_tokens, limits_.max_slots);
     const StepMachine machine = machine_of(rates.processors, rates.shared_per_block, rates.l2_bytes, 1);
     std::vector<RankSetup> ranks;
     for (std::size_t r = 0; r < compiled_.programs.size(); ++r)
       ranks.push_back({&compiled_.programs[r], &compiled_.bindings[r], nullptr, nullptr});
-    return StepTables(ranks, options, machine, numerics, groups, shape);
+    return StepTables(ranks, options(), machine, numerics, groups, shape);
+  }
+
+  const Program& program() const { return compiled_.programs[0]; }
+  // Bytes of what steps that tell exchange.
+  int64_t told_bytes(const Rates& rates) const {
+    const StepMachine machine = machine_of(rates.processors, rates.shared_per_block, rates.l2_bytes, 1);
+    ExecutorOptions all = options();
+    all.processors = machine.processors;
+    const Program* const programs[] = {&program()};
+    const VariantSet variants(programs, Numerics::kExact);
+    const RankImage image({&program(), &compiled_.bindings[0], nullptr, nullptr}, all, variants, 0, 0,
+                          machine.tiles, {});
+    return image.absent_words().size();
   }
 
  private:
+  ExecutorOptions options() const {
+    ExecutorOptions options;
+    options.limits = limits_;
+    options.max_items = most_items(limits_.max_tokens, limits_.max_slots);
+    return options;
+  }
+
   RunnerLimits limits_;
   Compiled compiled_;
 };
@@ -168,6 +187,19 @@ TEST(Cost, StepsTellAsManyRowsAsPay) {
     const Loop loop(model_of(name));
     EXPECT_TRUE(loop.tables(rates, rows).tells()) << name;
     EXPECT_FALSE(loop.tables(rates, rows + 1).tells()) << name;
+  }
+}
+
+// What is planned for before there is an image.
+TEST(Cost, WhatStepsTellHasRoomInThePlanOfMemory) {
+  const Rates& rates = rates_of("sm_90a");
+  for (const std::string name :
+       {"gpt2-124m-f16", "smollm2-135m-f32", "llama-1b-bf16", "llama-8b-bf16-8-layers",
+        "llama-8b-bf16-96-layers", "llama-70b-bf16-4-layers"}) {
+    const Loop loop(model_of(name));
+    const int64_t bytes = loop.told_bytes(rates), most = most_told_bytes(loop.program());
+    EXPECT_GT(bytes, 0) << name;
+    EXPECT_LE(bytes, most) << name;
   }
 }
 

@@ -190,7 +190,7 @@ class OnDecoder {
     setup.max_tokens = most, setup.max_length = length, setup.page_size = 16, setup.pages = 128;
     return *this;
   }
-  // Of steps that tell, else few; of those whose sums over ranks go by words.
+  // Of steps whose sums over ranks go by words; of those that tell other rows so. Else few.
   OnDecoder with_part_rows(int32_t rows) && { return decoder_->setup.options.device.part_rows = rows, *this; }
   OnDecoder with_told_rows(int32_t rows) && { return decoder_->setup.options.device.told_rows = rows, *this; }
   // Whose ranks add up their shares of sums.
@@ -434,9 +434,10 @@ std::vector<Bug> device_bugs() {
       OnDecoder(run_at_once, 0, Link::kDirect, 64, 2, DType::kF32, [](TokenGraphOptions& o) {
         o.vocabulary = 2053;
       }).with_shares();
-  // Whose sums over ranks go by words, but nothing else; whose rows do, too.
+  // Whose sums over ranks go by words, but nothing else.
   const OnDecoder part_rows = OnDecoder(run_between_few).with_part_rows(12),
                   between_told = OnDecoder(run_between_told).with_part_rows(12);
+  // Steps of more than few rows tell.
   const OnDecoder told = OnDecoder(run_parts_of_ten, 0, Link::kDirect, 64, 1).with_told_rows(16),
                   told_halves =
                       OnDecoder(run_parts_of_ten, 0, Link::kDirect, 64, 1, DType::kF16).with_told_rows(16),

@@ -21,7 +21,8 @@ auto with_step(const DecoderModel& model, const RunnerSetup& setup, int32_t rows
   const auto machine = cuda::cost::machine_of(
       device.processors * setup.ranks, setup.options.gpu->info().shared_per_block, 1 << 20, setup.ranks);
   return use(cuda::cost::StepTables(ranks, ragged_options(model, setup), machine, device.numerics,
-                                    device.groups, {{{rows, 0}}}, {.told_rows = device.told_rows}));
+                                    device.groups, {{{rows, 0}}},
+                                    {.part_rows = device.part_rows, .told_rows = device.told_rows}));
 }
 
 // Of all products.

@@ -1,5 +1,5 @@
-// Products whose rows are in two blocks in steps of more than eight and no more than 32 (Stream::some_blocks): each row
-// has the bits that it has in a step of few rows.
+// Products whose rows are in two blocks in steps of more than eight and no more than 32 (Stream::some_blocks), and
+// whose tiles share outputs in steps of more (Stream::more_groups): each row has the bits that it has in a step of few.
 #include <gtest/gtest.h>
 
 #include <algorithm>

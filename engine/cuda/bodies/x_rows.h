@@ -75,7 +75,7 @@ struct XItems {
         by_run(of_run) {}
   // Item `i`; k: of its run's columns, which may be fewer.
   ARK_DEVICE void find(i32 i, i32& run, i32& row, i32& k) const {
-    run = all == of_run ? 0 : by_run.divide(i);
+    run = all == of_run ? 0 : by_run.divide(i);  // without it loops with heads of 128 spill more
     const i32 rest = i - run * of_run;
     row = by_row.divide(rest);
     k = (rest - row * of_row) * kEach;

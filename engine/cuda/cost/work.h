@@ -65,9 +65,10 @@ class ProductWork {
  public:
   ProductWork(const StepTables& tables, const Instance& i);
 
+  // Whether tiles leave their sums to others: hands_in() of bodies/product_output.h.
+  bool hands_in() const { return tiles_.groups > 1 || (tells_sums_ && s_.arrivals == 0); }
   // Whether one of the tiles that share an output adds up: the last one there, or, where sums are told, the one with
   // the last group, which waits for the others.
-  bool hands_in() const { return tiles_.groups > 1 || (tells_sums_ && s_.arrivals == 0); }
   bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
   bool waits_for_sums() const { return tells_sums_; }
   const StreamTiles& tiles() const { return tiles_; }
