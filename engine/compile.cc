@@ -72,12 +72,19 @@ std::vector<std::vector<Range>> kv_heads_of(const Sharded& sharded) {
   return heads;
 }
 
+// The type that a matrix's numbers are of, or, where they are codes, of what these stand for: of the file's numbers, or
+// of its scales.
+DType number_type(const WeightMatrix& matrix, const StoredWeights& stored) {
+  const StoredWeights::Stored as = stored.of(matrix.constant);
+  if (!as.constant->quantized) return as.type;
+  const Constant& own = *matrix.constant;
+  return own.quantized ? own.quantized->scales->dtype : own.dtype;
+}
+
+// In 16 bits if most numbers of weights have 16.
 DType kv_dtype_of(const std::vector<WeightMatrix>& matrices, const StoredWeights& stored) {
   std::map<DType, int64_t> numbers;
-  for (const WeightMatrix& matrix : matrices) {
-    const StoredWeights::Stored as = stored.of(matrix.constant);
-    numbers[as.constant->quantized ? DType::kUndefined : as.type] += matrix.constant->size();
-  }
+  for (const WeightMatrix& matrix : matrices) numbers[number_type(matrix, stored)] += matrix.constant->size();
   const auto most = std::max_element(numbers.begin(), numbers.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   const bool has_16_bits =

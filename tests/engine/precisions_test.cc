@@ -306,6 +306,34 @@ TEST(Precisions, FollowTheFileAndTheOption) {
   }
 }
 
+// As a GPU keeps them where nothing is asked for.
+TEST(Precisions, KeysAndValuesHaveSixteenBitsWhereWeightsOrTheirScalesHave) {
+  struct Case {
+    int32_t bits;  // of the file's codes
+    DType type;    // of its numbers
+    BlockTerms terms;
+    WeightPolicy policy;
+    DType expected;
+  };
+  for (const Case& c : {Case{0, DType::kF32, BlockTerms::kZeros, WeightPolicy::kExact, DType::kF32},
+                        {0, DType::kBF16, BlockTerms::kZeros, WeightPolicy::kExact, DType::kBF16},
+                        {0, DType::kBF16, BlockTerms::kZeros, WeightPolicy::kInt4, DType::kBF16},
+                        {0, DType::kF16, BlockTerms::kZeros, WeightPolicy::kInt8, DType::kF16},
+                        {0, DType::kF32, BlockTerms::kZeros, WeightPolicy::kInt4, DType::kF32},
+                        {4, DType::kF32, BlockTerms::kZeros, WeightPolicy::kExact, DType::kF32},
+                        {4, DType::kF32, BlockTerms::kScales16, WeightPolicy::kExact, DType::kF16}}) {
+    TokenGraphOptions o;
+    o.bits = c.bits, o.weight = c.type, o.terms = c.terms;
+    CompileOptions options{.max_tokens = 8, .max_rows = 4, .max_items = 8, .page_size = 4, .pages = 8};
+    options.storage.policy = c.policy, options.kv_dtype = DType::kUndefined;
+    const Compiled compiled = compile_decoder(llama_tokens(o), options);
+    std::set<DType> found;
+    for (const Buffer& buffer : compiled.programs[0].buffers)
+      if (buffer.kind == BufferKind::kKvPage) found.insert(buffer.dtype);
+    EXPECT_EQ(found, std::set<DType>{c.expected}) << c.bits << " bits of " << name_of(c.type);
+  }
+}
+
 // Which rows are quantized together is a matter of the weight, not of how many ranks share it.
 TEST(Precisions, BlocksAreTheSameOnAnyNumberOfRanks) {
   TokenGraphOptions o;
