@@ -184,6 +184,7 @@ ARK_APART void take_told(const LoopParameters& p, XBatch x, XRows to) {
   constexpr int kCount = 4;
   const Block b = open_block(p, 0, 0);
   to.start = in_shared(to.start);
+  x.borders = in_shared(x.borders);
   const XItems<4> items(x, to.rows);
   ARK_ROLLED
   for (i32 begin = b.thread; begin < items.all; begin += kCount * kConsumers) {
@@ -288,7 +289,7 @@ struct XLines {
     const X* of = row_of<X>(x, row) + matrix / 2 * x.rests + matrix % 2 * 8 + k;
     at = static_cast<u32>(reinterpret_cast<const u8*>(of) - dev::shared());
   }
-  ARK_DEVICE void advance() { at += 16 * sizeof(X); }
+  ARK_DEVICE void advance(i32 columns = 16) { at += static_cast<u32>(columns) * sizeof(X); }
   ARK_DEVICE void load(u32 (&high)[2], u32 (&low)[2]) const {
     u32 all[4];
     dev::ldmatrix_x4(all, dev::shared() + at);
