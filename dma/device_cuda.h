@@ -143,6 +143,14 @@ ARK_DEVICE u32 add_bf16x2(u32 a, u32 b) {
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3f803f80u), "r"(b));
   return r;
 }
+// Bytes of b:a, which are numbers 4 to 7 and 0 to 3, by the selector's lowest four digits of four bits.
+ARK_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+// (v & mask) | bits, in one instruction, which the compiler makes two of.
+ARK_DEVICE u32 masked_or(u32 v, u32 mask, u32 bits) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "r"(mask), "r"(bits));
+  return r;
+}
 // Plain operators may be contracted by the compiler only if told to (ark compiles with -fmad=false).
 ARK_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 ARK_DEVICE float max(float a, float b) { return fmaxf(a, b); }

@@ -154,6 +154,11 @@ ARK_DEVICE int more_group_bits(const Stream& s, i32 blocks) {
 
 // Of a wide tile of so many rows: eights of them that each of a stage's readers takes.
 ARK_BOTH constexpr i32 wide_octets(i32 rows) { return (rows + 8 * kWideReaders - 1) / (8 * kWideReaders); }
+// It has x of so many of a weight's rows in a room, at most: a slice of a piece. Of numbers a piece is one slice, of
+// codes 2^this, the first of which is full.
+inline constexpr i32 kLongestSlice = kStageBytes / (64 * 2);
+static_assert(kPieceRows <= 2 * kLongestSlice);
+ARK_BOTH constexpr int slice_bits(i32 longest_piece) { return longest_piece > kLongestSlice; }
 
 // Rows of a tile that is not wide, at most, in a step of `m` rows: `all`; or fewer, of two blocks where one would hold
 // the step (Stream::some_blocks).

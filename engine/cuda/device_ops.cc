@@ -137,8 +137,10 @@ DeviceVariant product_name(const PhaseOperands& p) {
   const char* path = !part_type(p) ? "kFma" : p.parts(0) ? "kParts" : "kMma";
   DeviceVariant variant = type("MatMul", {type_of(p, 1), std::to_string(panel), path});
   const WeightUse& use = p.weight(1);
-  variant.takes_wide_tiles = p.parts(0) && unit_rows(use.block) == 1 &&
-                             has_turned_rows(panel, static_cast<int>(bytes_of(use.stored, 1)));
+  // Codes of which x is in parts are turned, too.
+  variant.takes_wide_tiles =
+      p.parts(0) &&
+      (use.block > 0 ? panel == 64 : has_turned_rows(panel, static_cast<int>(bytes_of(use.stored, 1))));
   return variant;
 }
 void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {

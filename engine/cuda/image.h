@@ -76,16 +76,18 @@ inline constexpr TileShape kTiles = ARK_TILES;
 inline constexpr TileShape kTiles = kLargestTiles;
 #endif
 // In a step of so many rows products get so much of the scratch, and other bodies what they get in one of few: the ring
-// of weights takes what is behind (ring_stages()). Beyond few rows that is, up to `leaving_rows`
-// (LoopParameters::leaving_rows), room for x of two batches of eight pieces of 64 rows (engine/cuda/dealing.h).
+// of weights takes what is behind (ring_stages()). Of few rows that is room for x of eight pieces of 64 rows, or, in a
+// loop that leaves nothing beyond few rows, since its pieces are long, of 128. Beyond, up to `leaving_rows`
+// (LoopParameters::leaving_rows), it is room for x of two batches of eight pieces of 64 (engine/cuda/dealing.h).
 inline constexpr u32 kScratchOfRow = 5 * 1024;
 ARK_BOTH constexpr u32 scratch_of(i32 rows, i32 leaving_rows, u32 scratch) {
-  const u32 most = rows <= kFewRows       ? 48 * 1024
+  const u32 few = leaving_rows > kFewRows ? 48 * 1024 : 56 * 1024,
+            most = rows <= kFewRows       ? few
                    : rows <= leaving_rows ? 4 * 1024 + static_cast<u32>(rows) * kScratchOfRow
                                           : scratch;
   return scratch < most ? scratch : most;
 }
-ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch_of(kFewRows, 0, scratch); }
+ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch_of(kFewRows, kWarpRows, scratch); }
 // Tiles of attention that a block has open at once: opens, and asks for the first keys of, before it waits; and bytes
 // of scratch that it keeps of them and of its warps' tasks (bodies/attention_parts.h). Small scratch is for keys and
 // values.

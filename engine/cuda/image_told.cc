@@ -26,10 +26,10 @@ void RankImage::choose_told(OnDevice device) {
   }
 }
 
-// Whether the plan saves more than its largest steps take to clear what they exchange, and to look at rows of x, piece
-// by piece of wide tiles (as replayed: cost/).
+// Whether the plan saves more than its largest steps take to clear what they exchange, and to look at rows of x, slice
+// by slice of wide tiles (as replayed: cost/).
 bool RankImage::pays(const LamportPlan& plan) const {
-  constexpr double kSaved = 800, kLook = 250, kPiece = 15, kPieceRow = 0.625,
+  constexpr double kSaved = 800, kLook = 250, kSlice = 15, kSliceRow = 0.625,
                    kClearedBytes = 5500;  // ns; a ns
   double saved = -4.0 * plan.rows * plan.pitch / kClearedBytes;
   for (const int32_t out : plan.out) saved += out == kNone ? 0 : kSaved;
@@ -39,8 +39,8 @@ bool RankImage::pays(const LamportPlan& plan) const {
     const StreamTiles tiles = planned_tiles(own, plan.rows, tiles_);
     if (!tiles.wide || plan.x[at(stream_instances_[s])] == kNone) continue;
     const i64 turns = (tiles.grid + options_.processors - 1) / options_.processors,
-              pieces = std::min<i64>(turns, tiles.groups) * tiles.pieces;
-    saved -= kLook + (kPiece + kPieceRow * plan.rows) * static_cast<double>(pieces);
+              slices = std::min<i64>(turns, tiles.groups) * tiles.pieces << slice_bits(own.longest_piece);
+    saved -= kLook + (kSlice + kSliceRow * plan.rows) * static_cast<double>(slices);
   }
   return saved > 0;
 }

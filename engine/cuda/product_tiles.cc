@@ -17,6 +17,7 @@ struct Costs {
   double tile = 0;            // of each turn in which all processors have a tile
   double tile_row = 0;        // of a row of x in it
   double piece = 0;           // of each piece of a turn
+  double step = 0;            // of each 64 rows of the weight in it
   double stage = 0;           // of a stage of weights in it, as L2 gives it while all read
   double memory = 0;          // what memory adds to that where no other block of rows has brought it
   double multiplied_row = 0;  // of a row that is multiplied with a piece of 64
@@ -55,9 +56,40 @@ constexpr Costs kFew = {.tile = 1200,
                                 .finish = 3000,
                                 .join_row = 70};
 
+// Of codes: what a warp takes to make numbers of them is there whatever the rows, and pieces are as many as warps at
+// least. Fitted to replays of Llama-1B's and 8B's widths in 4 and 8 bits, in blocks of 32 and 128.
+constexpr Costs kFewCodes =
+                    {.tile = 1200, .piece = 50, .step = 80, .memory = 180, .x_row = 1.3, .join = 1200},
+                kNarrowCodes = {.product = 2581,
+                                .tile = 287,
+                                .tile_row = 34,
+                                .piece = 20,
+                                .stage = 67,
+                                .memory = 60,
+                                .multiplied_row = 16,
+                                .x_row = 3.8,
+                                .join = 3000},
+                kExactWideCodes = {.product = 2900,
+                                   .tile_row = 13.5,
+                                   .piece = 270,
+                                   .step = 400,
+                                   .stage = 82,
+                                   .multiplied_row = 9.4,
+                                   .finish = 2600,
+                                   .join_row = 90},
+                kRoundedWideCodes = {.product = 3000,
+                                     .tile_row = 13.5,
+                                     .piece = 270,
+                                     .step = 480,
+                                     .stage = 206,
+                                     .multiplied_row = 5.7,
+                                     .finish = 3000,
+                                     .join_row = 70};
+
 constexpr double kWithoutTensorCores = 6;  // a row takes so many times as long
 
 int64_t up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+bool are_codes(const Stream& s) { return s.unit_rows > 1; }
 u8 bits_of(int64_t groups) { return static_cast<u8>(log2_of(static_cast<u32>(groups))); }
 
 // A step's rows in blocks.
@@ -68,11 +100,14 @@ struct Blocks {
   int64_t multiplied;      // of these, as tensor cores take them
   double memory;           // a block's part of what memory adds
   int64_t panels, pieces;  // that tiles count, of all neighbours; of a tile that shares no outputs
+  int64_t at_once;         // pieces that a tile takes no longer for than for one
 };
 
 Blocks narrow(const Stream& s, const Cutting& how, int64_t rows, int64_t row_block) {
   const int64_t own = std::min(rows, row_block), blocks = up(rows, row_block);
-  return {.costs = rows > kFewRows ? kNarrow : kFew,
+  return {.costs = are_codes(s)      ? rows > kFewRows ? kNarrowCodes : kFewCodes
+                   : rows > kFewRows ? kNarrow
+                                     : kFew,
           .all = rows,
           .count = blocks,
           .rows = own,
@@ -81,26 +116,31 @@ Blocks narrow(const Stream& s, const Cutting& how, int64_t rows, int64_t row_blo
                     : rows <= how.tiles.row_block ? 0.5
                                                   : 0,
           .panels = how.panels,
-          .pieces = int64_t{how.weights} * s.pieces};
+          .pieces = int64_t{how.weights} * s.pieces,
+          .at_once = are_codes(s) ? kConsumerWarps / warps_of_piece(static_cast<i32>(own), true) : 1};
 }
 Blocks wide(const Stream& s, const Cutting& how, int64_t rows) {
   const auto own = static_cast<i32>(std::min<int64_t>(rows, how.wide_rows));
   const int64_t padded = int64_t{wide_octets(own)} * 8 * kWideReaders;
-  return {.costs = how.wide_rows == kExactWideRows ? kExactWide : kRoundedWide,
+  const bool is_exact = how.wide_rows == kExactWideRows;
+  return {.costs = are_codes(s) ? is_exact ? kExactWideCodes : kRoundedWideCodes
+                   : is_exact   ? kExactWide
+                                : kRoundedWide,
           .all = rows,
           .count = up(rows, how.wide_rows),
           .rows = padded,
           .multiplied = padded,
           .memory = 0,
           .panels = how.weights > 1 ? how.panels : up(how.panels, 2),
-          .pieces = s.pieces};
+          .pieces = s.pieces,
+          .at_once = 1};
 }
 
 double cost(const Stream& s, const Cutting& how, const Blocks& blocks, int64_t groups) {
   const Costs& c = blocks.costs;
   const int64_t tiles = blocks.panels * blocks.count * groups;
   const auto turns = static_cast<double>(up(tiles, how.processors)), rows = static_cast<double>(blocks.rows),
-             pieces = static_cast<double>(blocks.pieces) / static_cast<double>(groups),
+             pieces = static_cast<double>(std::max(blocks.pieces / groups, blocks.at_once)),
              stages = static_cast<double>(s.k) / s.unit_rows * s.unit_bytes / s.pieces / kStageBytes,
              steps_of_piece = static_cast<double>(up(s.longest_piece, 16)) / 4;
   const bool is_f32 = s.unit_rows == 1 && s.unit_bytes == 4 * s.panel;
@@ -108,7 +148,7 @@ double cost(const Stream& s, const Cutting& how, const Blocks& blocks, int64_t g
   // What is left to a processor of memory and L2: where few read up to three times its share.
   const double share = std::clamp(static_cast<double>(tiles) / how.processors, 1 / 3.0, 1.0);
   const double piece = c.piece + share * stages * (c.stage + blocks.memory * c.memory + c.x_row * rows) +
-                       steps_of_piece * c.multiplied_row * multiplied;
+                       steps_of_piece * (c.step + c.multiplied_row * multiplied);
   return c.product + turns * (c.tile + c.tile_row * rows + pieces * piece) +
          (how.is_taken_up ? 0 : c.finish + (groups > 1 ? c.join + c.join_row * rows : 0));
 }

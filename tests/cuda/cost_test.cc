@@ -42,6 +42,7 @@ Model model_of(const std::string& name) {
   }
   o.layers = 16, o.hidden = 2048, o.heads = 32, o.kv_heads = 8, o.intermediate = 8192, o.vocabulary = 128256;
   o.weight = DType::kBF16;
+  if (name == "llama-1b-u4") o.bits = 4, o.block = 32, o.terms = BlockTerms::kScales16;
   // Products of more tiles than there are processors, which share outputs; of 36, 32 and 80 layers.
   if (name == "llama-4b-bf16-8-layers")
     o.layers = 8, o.head_dim = 128, o.hidden = 2560, o.intermediate = 9728;

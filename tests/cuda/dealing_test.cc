@@ -104,7 +104,7 @@ TEST(Dealing, TheRingTakesWhatProductsLeaveOfTheScratch) {
   EXPECT_EQ(stages(9, kWarpRows), 21);
   EXPECT_EQ(stages(16, kWarpRows), 16);
   EXPECT_EQ(stages(17, kWarpRows), 14);
-  EXPECT_EQ(stages(8, kFewRows), 21);
+  EXPECT_EQ(stages(8, kFewRows), 20);
   EXPECT_EQ(stages(9, kFewRows), 14);
   EXPECT_EQ(stages(1, 0), 14);
   for (const TileShape& tiles : {kLargestTiles, kLargeTiles, kSmallTiles}) {

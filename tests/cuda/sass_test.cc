@@ -42,11 +42,12 @@ KernelSource source_of_model(const DecoderModel& model, int32_t ranks, const Til
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 bool is_fast(std::string_view model) { return model.ends_with("-fast"); }
-// Which key of the budget has the code that a model's loops may have beside.
-std::string kind_of(std::string_view model, const KernelSource& source) {
+bool has_codes(std::string_view model) { return model.ends_with("-u4"); }
+// What a loop has beside others: instructions' bytes.
+std::size_t more_code(std::string_view model, const KernelSource& source, const nlohmann::json& budget) {
   const auto is_wide = [](const std::string& flag) { return flag.starts_with("-DARK_WIDE_ROWS"); };
-  if (std::ranges::any_of(source.flags, is_wide)) return "wide";
-  return model.ends_with("-u4") ? "codes" : "";
+  const auto of = [&](const char* kind) { return budget.at(kind).at("code").get<std::size_t>(); };
+  return (std::ranges::any_of(source.flags, is_wide) ? of("wide") : 0) + (has_codes(model) ? of("codes") : 0);
 }
 
 // Of the models' kinds and widths; two layers and a small vocabulary, since neither is code.
@@ -99,10 +100,13 @@ std::size_t instruction_bytes(const std::vector<std::byte>& cubin) {
 
 // What tensor cores are given in a matrix product's loops: all columns of the panel times the two parts of eight rows,
 // and of twice eight in a loop of its own. Of a wide tile: one part, of four times eight; or both of twice eight, at
-// once or, where registers cannot be moved, half the columns in a loop each, and of eight.
+// once or, where registers cannot be moved, half the columns in a loop each, and of eight. Of codes: in a function of
+// its own, or wide, both parts of eight, and of twice eight.
 // `attention`: the body's name, if the loop has one.
 int products_of(const std::string& model, const std::string& arch, const std::string& attention,
                 const std::string& function) {
+  if (has_codes(model) && (function == "wide_pieces" || function == "multiply_codes"))
+    return (1 + 2) * 2 * (64 / 16);
   if (function == "wide_pieces")
     return (is_fast(model) ? 4 : arch.ends_with('a') ? 2 * 2 : 2 * 2 + 2) * (64 / 16);
   int panel = 0, path = 0, key = 0, value = 0;
@@ -117,11 +121,10 @@ int products_of(const std::string& model, const std::string& arch, const std::st
   if (function == "attend_many" &&
       std::sscanf(attention.c_str() + attention.find(", "), ", %d, %d", &key, &value) == 2)
     return 16 + 8 * (value > 80 ? value / 2 : value) / 16;
-  const auto codes = function.find(">, ");
-  const bool is_codes = codes != std::string::npos;
-  const auto numbers = is_codes ? codes + 3 : function.find(", ") + 2;
-  if (!function.starts_with("MatMul<") ||
-      std::sscanf(function.c_str() + numbers, "%d, (MatMulPath)%d", &panel, &path) != 2 || path == 0)
+  const bool is_product = function.starts_with("MatMul<") && function.find(">, ") == std::string::npos;
+  if (!is_product ||
+      std::sscanf(function.c_str() + function.find(", ") + 2, "%d, (MatMulPath)%d", &panel, &path) != 2 ||
+      path == 0)
     return 0;
   return 6 * (panel / 16);
 }
@@ -151,7 +154,9 @@ class ShapeBudget {
       const std::string what = model + " " + arch + " " + function;
       const std::string body = function.substr(0, function.find('<'));
       const auto most = [&](const char* kind) { return budget_.at("at most").at(kind).value(body, 0); };
-      EXPECT_LE(shape.local, most("local")) << what << ": loads and stores of local memory";
+      if (!has_codes(model) || arch.ends_with('a')) {  // else budget.json says what they spill
+        EXPECT_LE(shape.local, most("local")) << what << ": loads and stores of local memory";
+      }
       EXPECT_LE(shape.generic, most("generic")) << what << ": generic loads and stores";
       EXPECT_LE(shape.system, most("system")) << what << ": fences of the system";
       EXPECT_LE(shape.rolled, most("rolled")) << what << ": loops that wait for each load";
@@ -195,7 +200,6 @@ TEST_F(Sass, KeepsToTheBudget) {
       const int shared = limit.at("shared").get<int>();
       const TileShape tiles = tiles_for(shared);
       const KernelSource source = source_of_model(name, tiles);
-      const nlohmann::json more = budget.value(kind_of(name, source), nlohmann::json::object());
       const bool is_alone = std::ranges::count(source.flags, "-DARK_ALONE=1") > 0;
       const auto of_peers = is_alone ? 0 : budget.at("peers").at("code").get<std::size_t>();
       const bool has_strips = arch.ends_with('a') && source.text.find("Attention<dev::") != std::string::npos;
@@ -214,12 +218,14 @@ TEST_F(Sass, KeepsToTheBudget) {
       if (arch.ends_with('a')) {
         EXPECT_EQ(facts.registers, kLaunchRegisters) << "fewer, and who takes some waits for ever";
       }
-      EXPECT_EQ(facts.spilled_bytes, 0) << name << " " << arch;
+      const int spilled = has_codes(name) ? budget.at("codes").at("spilled").value(arch, 0) : 0;
+      EXPECT_LE(facts.spilled_bytes, spilled) << name << " " << arch;
+      EXPECT_GE(facts.spilled_bytes, spilled - 8) << name << " " << arch << ": better: lower the budget";
       EXPECT_LE(facts.stack_bytes, limit.at("stack").get<int>()) << name << " " << arch;
       const SharedLayout layout = shared_layout(limit.at("stages").get<int>(), tiles.scratch);
       EXPECT_LE(facts.static_shared + static_cast<int>(layout.total), shared) << name << " " << arch;
       EXPECT_LE(instruction_bytes(code.cubin),
-                limit.at("code").get<std::size_t>() + more.value("code", 0u) + of_peers + of_strips)
+                limit.at("code").get<std::size_t>() + more_code(name, source, budget) + of_peers + of_strips)
           << name << " " << arch;
       EXPECT_LE(seconds, limit.at("seconds").get<double>()) << name << " " << arch;
       shapes.check(name, arch, code.cubin);

@@ -408,6 +408,11 @@ std::vector<Bug> device_bugs() {
       OnDecoder(run_wide, 1, Link::kDirect, 2112, 1, DType::kF16, [](TokenGraphOptions& o) {
         o.hidden = 128;
       }).with_wide_tiles(cuda::Numerics::kExact);
+  // Of codes, whose pieces are two slices.
+  const OnDecoder wide_codes =
+      OnDecoder(run_wide, 1, Link::kDirect, 2112, 1, DType::kF32, [](TokenGraphOptions& o) {
+        o.hidden = 128, o.bits = 4, o.block = 32;
+      }).with_wide_tiles(cuda::Numerics::kExact);
   const OnDecoder grouped_rows(run_at_once, 2);
   // Its keys and values are, too: tiles of 66 rows, which are taken by 32, in two strips of sixteen, and the last two.
   const OnDecoder attended =
@@ -557,6 +562,10 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(wide_waits_for_right, wide_trees),
       ARK_DEVICE_BUG(wide_sums_kept, wide_trees),
       ARK_DEVICE_BUG(wide_rests_left_out, wide_trees),
+      ARK_DEVICE_BUG(wide_sums_kept, wide_codes),
+      ARK_DEVICE_BUG(wide_first_slice_again, wide_codes),
+      ARK_DEVICE_BUG(wide_stage_left_early, wide_codes),
+      ARK_DEVICE_BUG(wide_missing_barrier, wide_codes),
       ARK_DEVICE_BUG(wide_missing_barrier, wide),
       ARK_DEVICE_BUG(wide_copy_into_use, wide),
       ARK_DEVICE_BUG(wide_rows_of_others, wide),

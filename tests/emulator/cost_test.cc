@@ -206,6 +206,12 @@ INSTANTIATE_TEST_SUITE_P(
         Loop{"llama_f32_window", false, DType::kF32, 0, 0, 1, DType::kF32, 16, cuda::Numerics::kExact, 150,
              64, 384, 900, 3, 40},
         Loop{"llama_u4_groups_kv_int8", false, DType::kF32, 4, 2, 1, DType::kI8},
+        // Wide tiles of codes, whose pieces are one slice and two.
+        Loop{"llama_u4_exact_wide", false, DType::kF32, 4, 1, 1, DType::kF16, 16, cuda::Numerics::kExact, 150,
+             128, 2112},
+        Loop{"llama_u4_exact_wide_sm_80", false, DType::kF32, 4, 1, 1, DType::kF16, 16,
+             cuda::Numerics::kExact, 70, 128, 448, 800},
+        Loop{"gpt2_u8_wide_groups", true, DType::kF32, 8, 2, 1, DType::kF16, 16, cuda::Numerics::kFast, 70},
         Loop{"llama_bf16_wide", false, DType::kBF16, 0, 1, 1, DType::kF16, 16, cuda::Numerics::kFast, 150},
         // Its trees have levels in registers, in scratch and in memory.
         Loop{"llama_f16_exact_wide", false, DType::kF16, 0, 1, 1, DType::kF16, 16, cuda::Numerics::kExact,

@@ -123,6 +123,13 @@ ARK_DEVICE u32 add_bf16x2(u32 a, u32 b) {
   const auto half = [](u32 pair, int shift) { return to_f32(bf16{static_cast<u16>(pair >> shift)}); };
   return pack_bf16(half(a, 0) + half(b, 0), half(a, 16) + half(b, 16));
 }
+ARK_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) {
+  const u64 both = u64{b} << 32 | a;
+  u32 all = 0;
+  for (int i = 0; i < 4; ++i) all |= static_cast<u32>(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return all;
+}
+ARK_DEVICE u32 masked_or(u32 v, u32 mask, u32 bits) { return (v & mask) | bits; }
 ARK_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 ARK_DEVICE float max(float a, float b) { return std::fmax(a, b); }
 ARK_DEVICE float min(float a, float b) { return std::fmin(a, b); }

@@ -279,6 +279,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Planted{"pack_bf16_halves_swapped", R"("=r"(r) : "f"(hi), "f"(lo))", R"("=r"(r) : "f"(lo), "f"(hi))"},
         Planted{"add_bf16x2_subtracts", "0x3f803f80u", "0xbf803f80u"},
+        Planted{"masked_or_without_mask", "%3, 0xea;", "%3, 0xfa;"},
+        Planted{"masked_or_operands_swapped", R"("r"(v), "r"(mask), "r"(bits))",
+                R"("r"(v), "r"(bits), "r"(mask))"},
+        Planted{"bytes_permuted_of_the_other_word", "__byte_perm(a, b,", "__byte_perm(b, a,"},
         Planted{"to_f16_rounds_to_zero", "cvt.rn.f16.f32", "cvt.rz.f16.f32"},
         Planted{"bf16_for_f16", "cvt.rn.f16x2.f32", "cvt.rn.bf16x2.f32"},
         Planted{"bar_sync_operands_swapped", R"("bar.sync %0, %1;")", R"("bar.sync %1, %0;")"},

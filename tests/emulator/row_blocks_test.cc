@@ -79,11 +79,15 @@ TEST(RowBlocks, ShareOutputsAndHaveTheBitsOfStepsOfFewRows) {
   for (const DType weight : {DType::kF32, DType::kF16}) {
     TokenGraphOptions o = {.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16};
     o.intermediate = 1024, o.vocabulary = 300, o.max_positions = 128, o.weight = weight;
-    if (weight != DType::kF32) o.bits = 4, o.block = 32;
+    const bool are_codes = weight != DType::kF32;  // on a GPU whose products have no wide tiles
+    if (are_codes) o.bits = 4, o.block = 32, o.intermediate = 4096;
     const DecoderModel model = llama_tokens(o);
     RunnerSetup setup = setup_of({"", false, weight, {}, DType::kF32});
     setup.max_tokens = setup.max_rows = 100, setup.max_length = 108, setup.pages = 16;
     setup.options.device.told_rows = cuda::kMostToldRows;
+    if (are_codes)
+      setup.options.gpu = std::make_shared<emulator::EmulatedGpu>(
+          std::make_shared<emulator::World>(), emulator::EmulatedGpuOptions{.processors = 12, .arch = 890});
     const auto prompt = random_tokens(100, 11, 300);
     const auto logits_of = [&](int32_t chunk) { return all_rows(*make_runner(model, setup), prompt, chunk); };
     const auto few = logits_of(cuda::kFewRows);
@@ -92,7 +96,8 @@ TEST(RowBlocks, ShareOutputsAndHaveTheBitsOfStepsOfFewRows) {
           product_tiles(model, setup, chunk),
           [](const cuda::StreamTiles& tiles) { return !tiles.wide && tiles.blocks > 1 && tiles.groups > 1; }))
           << chunk << " rows: this would show nothing";
-      EXPECT_EQ(tells(model, setup, chunk), chunk <= cuda::kMostToldRows);
+      EXPECT_EQ(tells(model, setup, chunk),
+                chunk <= cuda::kMostToldRows && !are_codes);  // of two blocks at most
       EXPECT_TRUE(same_bits(few, logits_of(chunk))) << chunk << " rows";
     }
   }

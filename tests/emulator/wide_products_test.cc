@@ -85,6 +85,7 @@ struct WideCase {
   int ranks, processors, groups;
   int64_t head_dim = 32;
   DType kv = DType::kF32;
+  int32_t bits = 0;  // of codes; 0: numbers of `weight`
 };
 
 class WideProducts : public ::testing::TestWithParam<WideCase> {};
@@ -92,7 +93,7 @@ class WideProducts : public ::testing::TestWithParam<WideCase> {};
 TEST_P(WideProducts, AreNearTheCpu) {
   const WideCase& c = GetParam();
   TokenGraphOptions o = shape_of(c.weight);
-  o.head_dim = c.head_dim;
+  o.head_dim = c.head_dim, o.bits = c.bits, o.block = 32;
   const DecoderModel model = model_of(c.is_gpt2, o);
   RunnerSetup cpu = oracle_for(c.tokens + 8), gpu = device_for(c.tokens + 8, c.ranks, c.processors, c.groups);
   for (RunnerSetup* s : {&cpu, &gpu}) s->kv_dtype = c.kv;
@@ -102,7 +103,7 @@ TEST_P(WideProducts, AreNearTheCpu) {
   const auto prompt = random_tokens(c.tokens, 7, o.vocabulary);
   expect_near_until_a_tie(run_greedy(*make_runner(model, cpu), prompt, c.tokens, 2),
                           run_greedy(*make_runner(model, gpu), prompt, c.tokens, 2), bound_of(c.weight));
-  if (c.weight != DType::kBF16) return;
+  if (c.weight != DType::kBF16 || c.bits != 0) return;
   // CPUs that multiply bf16 round x as wide tiles do, which all products have where all rows are wanted. One layer:
   // where x lies near to the middle of two numbers each may take another, which further layers would make more of.
   o.layers = 1;
@@ -134,6 +135,10 @@ INSTANTIATE_TEST_SUITE_P(
                       WideCase{"RowsOfThreeEightsAWarpOnTwoRanks", false, DType::kBF16, 90, 2, 2, 2},
                       WideCase{"Gpt2sLastRowAlone", true, DType::kF16, 129, 1, 2, 1},
                       WideCase{"HeadsThatLieInTwoPanels", false, DType::kF16, 140, 1, 3, 1, 24},
+                      WideCase{"CodesOfFourBits", false, DType::kBF16, 130, 1, 3, 1, 32, DType::kF32, 4},
+                      WideCase{"CodesOfEightBitsByGroups", true, DType::kBF16, 75, 1, 3, 2, 32, DType::kF32,
+                               8},
+                      WideCase{"CodesOnTwoRanks", false, DType::kBF16, 47, 2, 2, 1, 32, DType::kF32, 4},
                       WideCase{"KeysWithScales", false, DType::kF16, 140, 1, 3, 1, 32, DType::kI8}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -149,6 +154,9 @@ struct ExactCase {
   DType kv = DType::kF32;
   int arch = 900;           // of 800: less scratch for sums that wait, and for x
   int64_t shares_from = 0;  // DeviceOptions
+  int32_t bits = 0;         // of codes; 0: numbers of `weight`
+  int64_t block = 32;
+  BlockTerms terms = BlockTerms::kZeros;
 };
 class ExactWideProducts : public ::testing::TestWithParam<ExactCase> {};
 
@@ -156,6 +164,7 @@ TEST_P(ExactWideProducts, HaveTheBitsOfStepsOfFewRows) {
   const ExactCase& c = GetParam();
   TokenGraphOptions o = shape_of(c.weight);
   o.head_dim = c.head_dim, o.intermediate = c.intermediate;
+  o.bits = c.bits, o.block = c.block, o.terms = c.terms;
   const DecoderModel model = model_of(c.is_gpt2, o);
   RunnerSetup setup = device_for(c.tokens + 8, c.ranks, c.processors, c.groups, cuda::Numerics::kExact);
   setup.kv_dtype = c.kv, setup.max_rows = c.tokens;
@@ -173,6 +182,11 @@ TEST_P(ExactWideProducts, HaveTheBitsOfStepsOfFewRows) {
              at_once = all_rows(*make_runner(model, setup), prompt, c.tokens);
   ASSERT_EQ(few.size(), prompt.size());
   EXPECT_TRUE(same_bits(few, at_once));
+}
+ExactCase of_codes(const char* name, int32_t bits, int64_t block, BlockTerms terms, int32_t pieces,
+                   ExactCase c) {
+  c.name = name, c.bits = bits, c.block = block, c.terms = terms, c.pieces = pieces;
+  return c;
 }
 INSTANTIATE_TEST_SUITE_P(
     All, ExactWideProducts,
@@ -204,6 +218,30 @@ INSTANTIATE_TEST_SUITE_P(
         ExactCase{"HeadsThatLieInTwoPanels", false, DType::kF16, 70, 1, 1, 1, 8, 448, 24},
         ExactCase{"KeysWithScales", false, DType::kF16, 70, 1, 1, 1, 8, 448, 32, DType::kI8}),
     [](const auto& info) { return std::string(info.param.name); });
+// Pieces of 128 rows are two slices of x, those of 64 and of 96 one and two; blocks of 128 have products of 64.
+INSTANTIATE_TEST_SUITE_P(
+    Codes, ExactWideProducts,
+    ::testing::Values(
+        of_codes("FourBits", 4, 32, BlockTerms::kZeros, 8, {"", false, DType::kF32, 100, 1, 3, 1, 8, 1024}),
+        of_codes("FourBitsByGroups", 4, 32, BlockTerms::kOffsets16, 4,
+                 {"", false, DType::kF32, 70, 1, 3, 2, 8, 1024}),
+        of_codes("FourBitsInBlocksOf128", 4, 128, BlockTerms::kZeros, 8,
+                 {"", true, DType::kF32, 130, 1, 3, 1, 4, 512}),
+        of_codes("FourBitsInBlocksOf16OfOneEight", 4, 16, BlockTerms::kScales16, 16,
+                 {"", true, DType::kF32, 30, 1, 1, 1, 16, 2048}),
+        of_codes("FourBitsOnSm80", 4, 64, BlockTerms::kOffsets16, 32,
+                 {"", true, DType::kF32, 70, 1, 1, 1, 32, 4096, 32, DType::kF32, 800}),
+        // A slice ends inside a block, and a piece before its second slice.
+        of_codes("FourBitsInBlocksOf48", 4, 48, BlockTerms::kZeros, 8,
+                 {"", false, DType::kF32, 70, 1, 3, 1, 8, 448}),
+        of_codes("FourBitsOnTwoRanks", 4, 32, BlockTerms::kScales16, 8,
+                 {"", false, DType::kF32, 66, 2, 2, 1, 8, 2048}),
+        of_codes("EightBits", 8, 32, BlockTerms::kScales16, 8, {"", false, DType::kF32, 90, 1, 3, 1, 8, 448}),
+        of_codes("EightBitsOnTwoRanks", 8, 32, BlockTerms::kZeros, 4,
+                 {"", false, DType::kF32, 66, 2, 2, 1, 4, 448}),
+        of_codes("EightBitsInTreesOfSixLevels", 8, 32, BlockTerms::kOffsets16, 64,
+                 {"", true, DType::kF32, 40, 1, 1, 1, 64, 4160})),
+    [](const auto& info) { return std::string(info.param.name); });
 
 // A tile's sums are one after the other: who takes it changes nothing. Where more are at work other products may be
 // narrow, which adds up otherwise.
@@ -224,9 +262,20 @@ TEST(WideProductsOrder, RingsOfFewAndManyRowsFollowEachOther) {
   constexpr int32_t kTokens = 200;
   TokenGraphOptions o = shape_of(DType::kBF16);
   o.intermediate = 1024;  // so many pieces that nine rows of them do not fit into what is left of the scratch
-  const DecoderModel model = llama_tokens(o);
+  const DecoderModel numbers = llama_tokens(o);
+  o.bits = 4,
+  o.block = 32;  // a loop of long pieces, which leave scratch to the ring in steps of few rows alone
+  const DecoderModel codes = llama_tokens(o);
   const auto prompt = random_tokens(kTokens, 9, 300);
-  for (const auto numerics : {cuda::Numerics::kExact, cuda::Numerics::kFast}) {
+  struct Case {
+    const DecoderModel& model;
+    cuda::Numerics numerics;
+  };
+  for (const Case& c : {Case{numbers, cuda::Numerics::kExact},
+                        {numbers, cuda::Numerics::kFast},
+                        {codes, cuda::Numerics::kExact}}) {
+    const DecoderModel& model = c.model;
+    const cuda::Numerics numerics = c.numerics;
     const RunnerSetup setup = device_for(kTokens + 8, 1, 3, 0, numerics);
     EXPECT_GT(wide_products(model, setup, 40).tiles, 0);
     EXPECT_EQ(wide_products(model, setup, 12).tiles > 0, numerics == cuda::Numerics::kFast);

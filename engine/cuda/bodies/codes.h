@@ -19,7 +19,13 @@ using U4 = Codes<4>;
 using U8 = Codes<8>;
 
 // 2^23 + n for n < 2^23, without a conversion: differences of two such numbers are exact.
-ARK_DEVICE float shifted(u32 n) { return dev::as_f32(0x4b000000u | n); }
+ARK_DEVICE u32 shifted_bits(u32 n) { return 0x4b000000u | n; }
+ARK_DEVICE float shifted(u32 n) { return dev::as_f32(shifted_bits(n)); }
+
+// Of byte number `i`.
+ARK_DEVICE float shifted_byte(u32 word, int i) {
+  return dev::as_f32(dev::permute_bytes(word, shifted_bits(0), 0x7440u + static_cast<u32>(i)));
+}
 
 // One block of rows of a panel, in shared or global memory.
 template <class Q>
@@ -104,15 +110,16 @@ struct CodeBlock {
       ARK_UNROLL
       for (int r = 0; r < 4; ++r) {                              // 0x4300 | n is 128 + n in bf16
         const u32 zero = 0xc300u | (zeros >> r % 2 * 8 & 0xff);  // minus (128 + it)
-        to[r] = dev::add_bf16x2((all >> 4 * r & 0x000f000fu) | 0x43004300u, zero | zero << 16);
+        to[r] = dev::add_bf16x2(dev::masked_or(all >> 4 * r, 0x000f000fu, 0x43004300u), zero | zero << 16);
       }
     } else {
       const dev::u32x2 all = *reinterpret_cast<const dev::u32x2*>(from);
       ARK_UNROLL
       for (int r = 0; r < 4; ++r) {
-        const u32 two = (r < 2 ? all.x : all.y) >> r % 2 * 16;
-        const float zero = shifted(zeros >> r % 2 * 8 & 0xff);
-        to[r] = dev::pack_bf16(shifted(two & 0xff) - zero, shifted(two >> 8 & 0xff) - zero);
+        const u32 word = r < 2 ? all.x : all.y;
+        const float zero = shifted_byte(zeros, r % 2);
+        to[r] =
+            dev::pack_bf16(shifted_byte(word, r % 2 * 2) - zero, shifted_byte(word, r % 2 * 2 + 1) - zero);
       }
     }
   }

@@ -91,7 +91,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   using Own = Weights<W, kPanel>;
   static constexpr int kVector = Own::kVector, kLanes = Own::kLanes, kFmaRows = 4;
   static constexpr int kPitch = sum_pitch(kPanel);
-  static constexpr bool kTakesWideTiles = kWideRows != 0 && kPath == kParts && Own::kTurned;
+  static constexpr bool kTakesWideTiles = kWideRows != 0 && kPath == kParts && Own::kTakesWideTiles;
   static constexpr int kColumnGroups = kPanel / 16;
 
   // Scratch: borders of pieces; sums of the tile [rows][kPanel], first of those that wait for their right neighbours
@@ -204,22 +204,25 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     for (; first < end; first += 8 * kOctets) {
       const XLines<X> lines(call.b, own, first, at_x), others(call.b, own, first + 8 * kLast, at_x);
       const bool has_others = kOctets > 1 && dev::uniform(first + 8) < dev::uniform(rows);
-      Sum sums[kOctets][kColumnGroups];
-      if (has_others) {
-        Own::template multiply<kOctets>(call.b, s, stage, piece_rows, lines, others, sums);
+      if constexpr (Own::kAreCodes) {
+        const CodesPiece<X> piece{instance_offset(call),
+                                  static_cast<u32>(stage - dev::shared()),
+                                  static_cast<u32>(reinterpret_cast<const u8*>(to) - dev::shared()),
+                                  piece_rows,
+                                  sums_pitch(),
+                                  first,
+                                  rows,
+                                  lines,
+                                  others};
+        has_others ? multiply_codes<W, kPanel, kOctets>(piece) : multiply_codes<W, kPanel, 1>(piece);
       } else {
-        Own::template multiply<1>(call.b, s, stage, piece_rows, lines, others, sums);
-      }
-      dev::sync_warp();
-      const i32 pitch = sums_pitch();
-      ARK_UNROLL
-      for (int r = 0; r < 2 * kOctets; ++r) {
-        const i32 row = first + r / 2 * 8 + call.b.lane % 4 * 2 + r % 2;
-        if (row >= rows) continue;
-        float* line = to + row * pitch + call.b.lane / 4;
-        ARK_UNROLL
-        for (int g = 0; g < kColumnGroups; ++g)
-          line[g * 16] = sums[r / 2][g].of[r % 2], line[g * 16 + 8] = sums[r / 2][g].of[r % 2 + 2];
+        Sum sums[kOctets][kColumnGroups];
+        if (has_others) {
+          Own::template multiply<kOctets>(call.b, s, stage, piece_rows, lines, others, sums);
+        } else {
+          Own::template multiply<1>(call.b, s, stage, piece_rows, lines, others, sums);
+        }
+        put_sums(sums, call.b.lane, to, sums_pitch(), first, rows);
       }
       if (8 * kOctets == kWarpRows) break;  // the compiler does not see it
     }

@@ -34,7 +34,8 @@ struct Weights {
   using X = W;  // what x is split into for tensor cores
   static constexpr int kVector = 16 / sizeof(W), kLanes = kPanel / kVector, kWarpRows = 32 / kLanes;
 
-  static constexpr bool kTurned = has_turned_rows(kPanel, sizeof(W));
+  static constexpr bool kTurned = has_turned_rows(kPanel, sizeof(W)), kTakesWideTiles = kTurned;
+  static constexpr bool kAreCodes = false;
 
   // A warp's rows of a stage times four rows of x from the stage's first column on: a lane kVector columns of every
   // kWarpRows-th row. Row 0 is row `k` of the weight.
@@ -114,7 +115,7 @@ struct Weights<Codes<kBits, kBlockTerms>, kPanel> {
   using X = dev::bf16;
   static constexpr BlockTerms kTerms = Q::kTerms;
   static constexpr int kVector = 8, kLanes = kPanel / kVector, kWarpPairs = 32 / kLanes;
-  static constexpr bool kTurned = false;
+  static constexpr bool kTakesWideTiles = kPanel == 64, kAreCodes = true;
 
   struct Place {
     CodeBlock<Q> block;
@@ -145,53 +146,145 @@ struct Weights<Codes<kBits, kBlockTerms>, kPanel> {
 
   static constexpr int kOctets = 2;
 
-  // A piece's rows on tensor cores, all columns times kCount times eight rows of x. Of sixteen rows: a block's scale
-  // multiplies the sums of codes times x, its offset those of x.
-  template <int kCount, int kGroups>
-  ARK_DEVICE static void multiply(const Block& b, const Stream& s, const u8* stage, i32 rows, XLines<X> lines,
-                                  XLines<X> others, Sum (&sums)[kOctets][kGroups]) {
-    constexpr int kOther = kCount - 1;
+  // Rows [begin, end) of a stage whose products are summed up before a block's terms multiply them: its scale the sums
+  // of codes times x, its offset those of x. Of one block, and, since wide tiles have no others at once, of one slice.
+  struct Run {
+    CodeBlock<Q> block;
+    int step;  // of the block's sixteens of rows, the first
+    i32 begin, end;
+  };
+  // use(run) of each of rows [first, last), which begin with a slice.
+  template <class Use>
+  ARK_DEVICE static void with_runs(const Stream& s, const u8* stage, i32 first, i32 last, const Use& use) {
     ARK_ROLLED
-    for (i32 row = 0; row < rows; row += 16) {
+    for (i32 row = first; row < last;) {
       const Place place = place_of(s, stage, row);
-      u32 high[kCount][2], low[kCount][2];
-      lines.load(high[0], low[0]);
-      if (kCount > 1) others.load(high[kOther], low[kOther]);
-      lines.advance(), others.advance();
-      float sums_of_x[kCount][4] = {};
-      if constexpr (!has_zeros(kTerms)) {
-        const u32 ones[4] = {kOnes, kOnes, kOnes, kOnes};
+      const i32 of_block = s.unit_rows - place.row, of_slice = kLongestSlice - row % kLongestSlice,
+                end = dev::min(row + dev::min(of_block, of_slice), last);
+      use(Run{place.block, place.row / 16, row, end});
+      row = end;
+    }
+  }
+
+  // Adds a run's sums to those of kCount eights of rows of x; kAtOnce groups of columns at a time, as there are
+  // registers. load(row, x): of sixteen rows x's kParts parts.
+  template <int kParts, int kCount, int kAtOnce, int kSums, int kGroups, class Load>
+  ARK_DEVICE static void multiply_run(int lane, const Run& run, const Load& load,
+                                      Sum (&sums)[kSums][kGroups]) {
+    static_assert(kCount <= kSums && kGroups % kAtOnce == 0);
+    constexpr bool kHasOffsets = !has_zeros(kTerms), kIsFirst = kAtOnce < kGroups;
+    float sums_of_x[kCount][4] = {};
+    ARK_ROLLED
+    for (i32 k = run.begin; kHasOffsets && kIsFirst && k < run.end; k += 16) {
+      u32 x[kParts][kCount][2];
+      load(k, x);
+      add_each<kParts, kCount>([&](int part, int o) { add_x(x[part][o], sums_of_x[o]); });
+    }
+    ARK_UNROLL
+    for (int group = 0; group < kGroups; group += kAtOnce) {
+      float products[kCount][kAtOnce][4] = {};
+      int step = run.step;
+      ARK_ROLLED
+      for (i32 k = run.begin; k < run.end; k += 16, ++step) {
+        u32 x[kParts][kCount][2], weights[kAtOnce][4];
+        load(k, x);
         ARK_UNROLL
-        for (int o = 0; o < kCount; ++o) mma(ones, high[o], low[o], sums_of_x[o]);
+        for (int g = 0; g < kAtOnce; ++g) run.block.load_registers(step, group + g, lane, weights[g]);
+        add_each<kParts, kCount>([&](int part, int o) {
+          if (kHasOffsets && !kIsFirst) add_x(x[part][o], sums_of_x[o]);
+          ARK_UNROLL
+          for (int g = 0; g < kAtOnce; ++g) dev::mma_m16n8k16<X>(products[o][g], weights[g], x[part][o]);
+        });
       }
       ARK_UNROLL
-      for (int g = 0; g < kGroups; ++g) {
-        u32 a[4];
-        place.block.load_registers(place.row / 16, g, b.lane, a);
-        float products[kCount][4] = {};
+      for (int g = 0; g < kAtOnce; ++g) {
+        const dev::f32x2 scales = run.block.load_scales(group + g, lane),
+                         offsets = run.block.load_offsets(group + g, lane);
         ARK_UNROLL
-        for (int o = 0; o < kCount; ++o) mma(a, high[o], low[o], products[o]);
-        const dev::f32x2 scales = place.block.load_scales(g, b.lane);
-        const dev::f32x2 offsets = place.block.load_offsets(g, b.lane);
-        ARK_UNROLL
-        for (int o = 0; o < kCount; ++o) {
-          ARK_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            float& sum = sums[o][g].of[i];
-            sum = dev::fma(i < 2 ? scales.x : scales.y, products[o][i], sum);
-            if (!has_zeros(kTerms)) sum = dev::fma(i < 2 ? offsets.x : offsets.y, sums_of_x[o][i % 2], sum);
-          }
-        }
+        for (int o = 0; o < kCount; ++o)
+          add(scales, products[o][g], offsets, sums_of_x[o], sums[o][group + g]);
       }
     }
   }
 
- private:
-  static constexpr u32 kOnes = 0x3f803f80;  // twice 1 in bf16
-  ARK_DEVICE static void mma(const u32 (&a)[4], const u32 (&high)[2], const u32 (&low)[2], float (&sum)[4]) {
-    dev::mma_m16n8k16<X>(sum, a, high);
-    dev::mma_m16n8k16<X>(sum, a, low);
+  // A piece's rows on tensor cores, all columns times kCount times eight rows of x.
+  template <int kCount, int kGroups>
+  ARK_DEVICE static void multiply(int lane, const Stream& s, const u8* stage, i32 rows,
+                                  const XLines<X>& lines, const XLines<X>& others,
+                                  Sum (&sums)[kCount][kGroups]) {
+    constexpr int kMost = dev::kMovesRegisters ? 4 : 2, kAtOnce = kGroups < kMost ? 1 : kMost / kCount;
+    const auto load = [&](i32 row, u32(&x)[2][kCount][2]) {
+      XLines<X> here = lines;
+      here.advance(row);
+      here.load(x[0][0], x[1][0]);
+      if (kCount == 1) return;
+      here = others;
+      here.advance(row);
+      here.load(x[0][kCount - 1], x[1][kCount - 1]);
+    };
+    with_runs(s, stage, 0, rows,
+              [&](const Run& run) { multiply_run<2, kCount, kAtOnce>(lane, run, load, sums); });
   }
+
+ private:
+  // Part by part: of products in a row none adds to the sums of the one before.
+  template <int kParts, int kCount, class Add>
+  ARK_DEVICE static void add_each(const Add& add) {
+    ARK_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      ARK_UNROLL
+      for (int o = 0; o < kCount; ++o) add(part, o);
+    }
+  }
+  ARK_DEVICE static void add_x(const u32 (&x)[2], float (&sums)[4]) {
+    const u32 ones[4] = {kOnes, kOnes, kOnes, kOnes};
+    dev::mma_m16n8k16<X>(sums, ones, x);
+  }
+  // Of a run, whose block has these terms of the lane's columns.
+  ARK_DEVICE static void add(const dev::f32x2& scales, const float (&products)[4], const dev::f32x2& offsets,
+                             const float (&sums_of_x)[4], Sum& sum) {
+    ARK_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float& own = sum.of[i];
+      own = dev::fma(i < 2 ? scales.x : scales.y, products[i], own);
+      if (!has_zeros(kTerms)) own = dev::fma(i < 2 ? offsets.x : offsets.y, sums_of_x[i % 2], own);
+    }
+  }
+  static constexpr u32 kOnes = 0x3f803f80;  // twice 1 in bf16
 };
+
+// A warp's sums of kCount eights of rows, from row `first` of `rows` on, into scratch, where they may take the place of
+// these rows' x.
+template <int kCount, int kGroups>
+ARK_DEVICE void put_sums(const Sum (&sums)[kCount][kGroups], int lane, float* to, i32 pitch, i32 first,
+                         i32 rows) {
+  dev::sync_warp();
+  ARK_UNROLL
+  for (int r = 0; r < 2 * kCount; ++r) {
+    const i32 row = first + r / 2 * 8 + lane % 4 * 2 + r % 2;
+    if (row >= rows) continue;
+    float* line = to + row * pitch + lane / 4;
+    ARK_UNROLL
+    for (int g = 0; g < kGroups; ++g)
+      line[g * 16] = sums[r / 2][g].of[r % 2], line[g * 16 + 8] = sums[r / 2][g].of[r % 2 + 2];
+  }
+}
+
+// A piece of codes that a warp multiplies, by places behind dev::shared().
+template <class X>
+struct CodesPiece {
+  u32 instance, stage, sums;
+  i32 piece_rows, pitch, first, rows;  // as put_sums() has them
+  XLines<X> lines, others;
+};
+// Apart: products have no register left.
+template <class W, int kPanel, int kCount>
+ARK_APART void multiply_codes(CodesPiece<typename Weights<W, kPanel>::X> p) {
+  const int lane = static_cast<int>(dev::lane_id());
+  Sum sums[kCount][kPanel / 16];
+  Weights<W, kPanel>::template multiply<kCount>(lane, instance_at(p.instance).stream, dev::shared() + p.stage,
+                                                p.piece_rows, p.lines, p.others, sums);
+  put_sums(sums, lane, reinterpret_cast<float*>(dev::shared() + p.sums), p.pitch, p.first, p.rows);
+}
 
 }  // namespace ark::cuda

@@ -2,150 +2,57 @@
 // weights and x are read from L2 half as often as by tiles of kRowBlock rows times one panel, or a quarter as often.
 //
 // A warp takes a quarter of the rows, in eights, times one of the panels (the half), piece after piece, with the sums
-// in its registers. x is there in 16-bit parts (bodies/parts.h). Of each piece x is copied ahead into one of the rooms;
-// one barrier a piece says that its x is there, and that the room of the piece before is free.
+// in its registers. x is there in 16-bit parts (bodies/parts.h). Of each slice of a piece, which is all of it but where
+// codes are long (slice_bits()), x is copied ahead into one of the rooms; one barrier a slice says that its x is there,
+// and that the room of the slice before is free.
 //
 // Exact tiles (kExactWideRows) multiply both parts, and add up pieces in the tree of bodies/matmul.h, so that a row has
-// the bits that it has in a step of few: sums that wait for their right neighbours are in registers (of two
-// levels where consumers have taken others' registers, else of one), then in scratch, then in memory, where each thread
-// finds its own. Others (kRoundedWideRows, Numerics::kFast) leave the rests out, so that x is rounded as the weights
-// are, and go on with the sums of the piece before: other bits.
+// the bits that it has in a step of few: sums that wait for their right neighbours are in registers (of two levels
+// where consumers have taken others' registers and weights are numbers, else of one), then in scratch, then in memory,
+// where each thread finds its own. Others (kRoundedWideRows, Numerics::kFast) leave the rests out, so that x is rounded
+// as the weights are, and go on with the sums of the piece before: other bits.
 #pragma once
 
 #include "engine/cuda/bodies/weights.h"
-#include "engine/cuda/bodies/x_rows.h"
+#include "engine/cuda/bodies/wide_slices.h"
 #include "engine/cuda/ring.h"
 
 namespace ark::cuda {
 
-// Scratch: borders of pieces; rooms of x, of pieces of kLongestWide rows at most; sums that wait; in the end sums, of
-// each half [rows][64]. Gated: the first weight's behind the second's, as ProductOutput has them.
-inline constexpr bool kWideIsExact = kWideRows == kExactWideRows;
-inline constexpr int kLongestWide = kStageBytes / (64 * 2), kWideRooms = kWideIsExact ? kTiles.wide_rooms : 3,
-                     kWideParts = kWideIsExact ? 2 : 1,
-                     kWideOctets = kWideRows > 0 ? kWideRows / kWideReaders / 8 : 2;
-// In a room 16-bit parts of a row's sixteen elements lie together, then their rests if they are multiplied.
-inline constexpr int kWidePitch = kLongestWide * kWideParts / 2 + 4;  // floats, as XRows has it
-inline constexpr int kWideRoomFloats = kWideRows * kWidePitch;
-inline constexpr int kWideSumFloats = 3 * kWideRows * 64;  // of both halves, and a node of groups
-inline constexpr int kWideSharedLevels = kWideIsExact ? kTiles.wide_levels : 0;
-inline constexpr u32 kWideScratchBytes =
-    kScratchBytes + (kWideIsExact ? static_cast<u32>(kTiles.wide_stages) * kStageBytes : 0);
-inline constexpr u32 kWideFloats = kWideRooms * kWideRoomFloats + kWideSharedLevels * kWideLevelFloats;
-// Tiles of kSlimWideRows at most take 2^this times less, so that the ring has more stages in steps of so many rows.
-inline constexpr int kSlimBits = kWideIsExact ? 1 : 2;
-static_assert(kWideRows == 0 || kWideRows == kSlimWideRows << kSlimBits);
-// Whether they fit, all, and slim ones of the steps of the fewest rows that take any (product_tiles.cc).
-inline constexpr u32 kSlimScratchBytes =
-    scratch_of(1 + (kWideIsExact ? kWarpRows : kFewRows), kWarpRows, kScratchBytes);
-static_assert(kWideRows == 0 || (kBorderBytes + kWideSumFloats * 4 <= kScratchBytes &&
-                                 kBorderBytes + kWideFloats * 4 <= kWideScratchBytes &&
-                                 kBorderBytes + (kWideSumFloats >> kSlimBits) * 4 <= kSlimScratchBytes &&
-                                 kBorderBytes + (kWideFloats >> kSlimBits) * 4 <= kSlimScratchBytes));
-ARK_DEVICE float* wide_scratch(const Block& b) { return reinterpret_cast<float*>(b.scratch + kBorderBytes); }
-ARK_DEVICE float* wide_sums(const Block& b, const Stream& s, int half, i32 rows) {
-  return wide_scratch(b) + (s.second != 0 ? 1 - half : half) * rows * 64;
-}
-
-// The sums of a tile. W: 16-bit numbers, in panels of 64 columns, whose pieces begin at multiples of 16 rows.
+// The sums of a tile. W: 16-bit numbers, or codes, in panels of 64 columns, whose pieces begin at multiples of 16 rows.
 template <class W>
-struct WidePieces {
-  static_assert(has_turned_rows(64, sizeof(W)));
-  // Levels of the tree whose sums wait in registers; beside them those of a piece, of all columns or of half of them at
-  // a time.
-  static constexpr int kOwnLevels = kWideIsExact && dev::kMovesRegisters ? 2 : 1, kColumnGroups = 64 / 16,
-                       kGroupsAtOnce = kWideIsExact && kOwnLevels == 1 ? kColumnGroups / 2 : kColumnGroups;
+struct WidePieces : WideSlices<Weights<W, 64>> {
+  using Own = Weights<W, 64>;
+  using X = typename Own::X;
+  static_assert(Own::kTakesWideTiles && sizeof(X) == 2);
+  // Levels of the tree whose sums wait in registers, of codes fewer, which take registers until their terms multiply
+  // them; beside them those of a piece, of all columns, or, of numbers, whose operands take more, of half of them at a
+  // time.
+  static constexpr int kOwnLevels = kWideIsExact && dev::kMovesRegisters && !Own::kAreCodes ? 2 : 1,
+                       kColumnGroups = 64 / 16,
+                       kGroupsAtOnce = kWideIsExact && kOwnLevels == 1 && !Own::kAreCodes ? kColumnGroups / 2
+                                                                                          : kColumnGroups;
   static_assert(kWideParts * kWideOctets % 2 == 0);  // two of both are loaded at once
 
-  // What can be worked out again is: registers are few.
-  Block& b;
-  const u32 instance;
-  const i32 row0, rows;           // of x
-  const i32 first_piece, pieces;  // of the weight's, and how many
+  using Slices = WideSlices<Own>;
+  using Slices::b, Slices::instance, Slices::rows, Slices::pieces;
   const i32 halves;
   Sum sums[kWideOctets][kGroupsAtOnce];
   Sum waiting[kOwnLevels][kWideOctets][kWideIsExact ? kColumnGroups : 1];  // in the end [0]: the tile's
 
   ARK_DEVICE WidePieces(Block& block, u32 at_instance, const StreamTiles& tiles, const StreamTile& tile)
-      : b(block),
-        instance(at_instance),
-        row0(tile.block * kWideRows),
-        rows(dev::min(kWideRows, tiles.rows - row0)),
-        first_piece(tile.group * tiles.pieces),
-        pieces(tiles.pieces),
+      : Slices(block, at_instance, tiles, tile),
         halves(WideHalves(instance_at(instance).stream, tile).count) {}
+  using Slices::octets, Slices::part_of, Slices::slice_bits, Slices::columns_of, Slices::room_of,
+      Slices::copy_x, Slices::look_at_x;
 
   ARK_DEVICE int half() const { return b.warp / kWideReaders; }
-  // Of each warp; the last ones' rows may be copies of the last row.
-  ARK_DEVICE i32 octets() const { return wide_octets(rows); }
   // Of one eight of rows a warp, where columns are taken by halves: sums of the second half are where those of a second
   // eight are.
   ARK_DEVICE bool is_alone() const { return kGroupsAtOnce < kColumnGroups && rows <= 8 * kWideReaders; }
   ARK_DEVICE i32 first_row() const { return b.warp % kWideReaders * octets() * 8; }
-  ARK_DEVICE i32 border(i32 piece) const {
-    return reinterpret_cast<const i32*>(b.scratch)[first_piece + piece];
-  }
 
-  // Of floats of a tile of kWideRows, those that this one takes.
-  ARK_DEVICE u32 part_of(int floats) const {
-    return static_cast<u32>(floats) >> (rows <= kSlimWideRows || ARK_BUG(wide_all_slim) ? kSlimBits : 0);
-  }
-  ARK_DEVICE XRows room_of(i32 piece) const {
-    return {wide_scratch(b) + static_cast<u32>(piece) % kWideRooms * part_of(kWideRoomFloats), kWidePitch, 0,
-            rows};
-  }
-
-  // x of a piece by runs of 16 bytes, of which a thread has one of every kRowsAtOnce-th row. Columns are multiples of
-  // sixteen, of which parts, and rests if they are multiplied, are so many runs.
-  static constexpr int kRuns = kLongestWide * kWideParts / 8, kRowsAtOnce = kConsumers / kRuns;
-  // Of a piece: from its first column, of its room's row, in floats.
-  ARK_DEVICE int run_in_memory() const {
-    const int run = b.thread % kRuns;
-    return run / (2 * kWideParts) * 16 + run % (2 * kWideParts) * 4;
-  }
-  ARK_DEVICE float* run_in_room(const XRows& room, i32 row) const {
-    return row_of<float>(room, row) + b.thread % kRuns * 4;
-  }
-  // Rows of the piece's runs, as they are copied: for those that are not there the last one's.
-  ARK_DEVICE i32 end_of_runs(i32 piece) const {
-    const i32 k = b.thread % kRuns / (2 * kWideParts) * 16;
-    return k < border(piece + 1) - border(piece) ? octets() * 8 * kWideReaders : 0;
-  }
-  // Of the tile's first row, in memory.
-  ARK_DEVICE const float* first_run(i32 piece) const {
-    return at<const float>(b.words->x) + static_cast<i64>(row0) * b.words->x_pitch + border(piece) +
-           run_in_memory();
-  }
-  // Starts copying x of piece `piece`, if there is one. One group of copies in either case.
-  ARK_DEVICE void copy_x(i32 piece) const {
-    if (piece < pieces) {
-      const XRows to = room_of(ARK_BUG(wide_copy_into_use) ? piece + 1 : piece);
-      const i32 end = end_of_runs(piece), pitch = b.words->x_pitch;
-      const float* const x = first_run(piece);
-      ARK_ROLLED
-      for (i32 row = b.thread / kRuns; row < end; row += kRowsAtOnce)
-        dev::cp_async16(run_in_room(to, row), x + static_cast<i64>(dev::min(row, rows - 1)) * pitch);
-    }
-    dev::cp_async_commit();
-  }
-  // Told x of which this thread's copies have arrived, maybe before it was there (await_told_parts()).
-  ARK_DEVICE void look_at_x(i32 piece) const {
-    const i32 end = end_of_runs(piece);
-    ARK_ROLLED
-    for (i32 row = b.thread / kRuns; row < end; row += kRowsAtOnce) {
-      auto* const to = reinterpret_cast<dev::u32x4*>(run_in_room(room_of(piece), row));
-      if (is_there(*to)) continue;
-      const auto* const from = reinterpret_cast<const dev::u32x4*>(
-          first_run(piece) + static_cast<i64>(dev::min(row, rows - 1)) * b.words->x_pitch);
-      dev::u32x4 v;
-      wait_without_calls(b, from, 0, [&] {
-        v = dev::ld_words(from);
-        return is_there(v);
-      });
-      *to = v;
-    }
-    dev::sync_warp();
-  }
+  // ---- a piece's products
 
   // Where a lane finds its lines of sixteen columns of a stage; and in a room of the warp's rows of x: of both parts of
   // eight, or of two eights, of which the second may be the first once more.
@@ -154,12 +61,28 @@ struct WidePieces {
     return static_cast<u32>(stage - dev::shared()) +
            ((matrix / 2 * 8 + line) * 64 + (matrix % 2 ^ line) * 8) * static_cast<u32>(sizeof(W));
   }
-  ARK_DEVICE u32 x_at(i32 piece, int octet, i32 count) const {
+  ARK_DEVICE u32 x_at(i32 slice, int octet, i32 count) const {
     const int matrix = b.lane / 8;
     const i32 own = kWideIsExact ? octet : dev::min(octet + matrix / 2, count - 1);
     const i32 row = first_row() + own * 8 + b.lane % 8;
-    const W* const line = row_of<W>(room_of(piece), row) + (kWideIsExact ? matrix : matrix % 2) * 8;
+    const X* const line = row_of<X>(room_of(slice), row) + (kWideIsExact ? matrix : matrix % 2) * 8;
     return static_cast<u32>(reinterpret_cast<const u8*>(line) - dev::shared());
+  }
+  // Of four matrices: of two eights, or of both parts of one.
+  template <int kOctets>
+  static constexpr int kLoads = kOctets* kWideParts / 2;
+  template <int kCount>
+  ARK_DEVICE void find_x(u32 (&from)[kCount], i32 slice, i32 count) const {
+    ARK_UNROLL
+    for (int n = 0; n < kCount; ++n)
+      from[n] = kWideIsExact ? x_at(slice, 0, count) + n * 8 * kWidePitch * 4 : x_at(slice, n * 2, count);
+  }
+  template <int kCount>
+  ARK_DEVICE static void load_x(u32 (&to)[kCount][4], const u32 (&from)[kCount], int step, i32 count) {
+    ARK_UNROLL
+    for (int n = 0; n < kCount; ++n)
+      if (n * 2 / kWideParts < count)
+        dev::ldmatrix_x4(to[n], dev::shared() + from[n] + step * kWideParts * sizeof(X));
   }
   template <int kGroups>
   ARK_DEVICE static void load_weights(u32 (&to)[kGroups][4], u32 from, int step) {
@@ -173,21 +96,14 @@ struct WidePieces {
   template <bool kAlone>
   ARK_DEVICE void multiply_piece(i32 piece, const u8* stage, i32 piece_rows, i32 count, int first) {
     constexpr int kOctets = kAlone ? 1 : kWideOctets, kGroups = kAlone ? kColumnGroups : kGroupsAtOnce;
-    // Of four matrices: of two eights, or of both parts of one.
-    constexpr int kLoads = kOctets * kWideParts / 2;
     const u32 weights_from = weights_at(stage) ^ static_cast<u32>(first * 16 * sizeof(W));
-    u32 x_from[kLoads];
-    ARK_UNROLL
-    for (int n = 0; n < kLoads; ++n)
-      x_from[n] = kWideIsExact ? x_at(piece, 0, count) + n * 8 * kWidePitch * 4 : x_at(piece, n * 2, count);
+    u32 x_from[kLoads<kOctets>];
+    find_x(x_from, piece, count);
     ARK_ROLLED
     for (int step = 0; step < piece_rows; step += 16) {
-      u32 weights[kGroups][4], x[kLoads][4];
+      u32 weights[kGroups][4], x[kLoads<kOctets>][4];
       load_weights(weights, weights_from, step);
-      ARK_UNROLL
-      for (int n = 0; n < kLoads; ++n)
-        if (n * 2 / kWideParts < count)
-          dev::ldmatrix_x4(x[n], dev::shared() + x_from[n] + step * kWideParts * sizeof(W));
+      load_x(x, x_from, step, count);
       // Part by part: of products in a row none adds to the sums of the one before.
       ARK_UNROLL
       for (int part = 0; part < kWideParts - ARK_BUG(wide_rests_left_out); ++part) {
@@ -202,6 +118,30 @@ struct WidePieces {
         }
       }
     }
+  }
+
+  // The same of codes, all columns: rows [first, end) of the stage. Eights of rows beyond `count` are the last one's.
+  template <int kOctets>
+  ARK_DEVICE void multiply_codes(i32 slice, const u8* stage, i32 first, i32 end, i32 count) {
+    u32 x_from[kLoads<kOctets>];
+    find_x(x_from, slice, count);
+    const auto load = [&](i32 row, u32(&x)[kWideParts][kOctets][2]) {
+      u32 all[kLoads<kOctets>][4];
+      load_x(all, x_from, row - first, kOctets);
+      ARK_UNROLL
+      for (int part = 0; part < kWideParts; ++part) {
+        ARK_UNROLL
+        for (int o = 0; o < kOctets; ++o) {
+          const int matrix = o * kWideParts + part;
+          x[part][o][0] = all[matrix / 2][matrix % 2 * 2],
+          x[part][o][1] = all[matrix / 2][matrix % 2 * 2 + 1];
+        }
+      }
+    };
+    Own::with_runs(instance_at(instance).stream, stage, first, end, [&](const typename Own::Run& run) {
+      Own::template multiply_run<kWideParts, kOctets, dev::kMovesRegisters && kOctets <= 2 ? 2 : 1>(
+          b.lane, run, load, sums);
+    });
   }
 
   // ---- exact: a piece's sums into the tree
@@ -223,7 +163,9 @@ struct WidePieces {
   ARK_DEVICE static dev::f32x4 words_of(const Sum& s) { return {s.of[0], s.of[1], s.of[2], s.of[3]}; }
   // Of each warp, whose sums wait behind the registers: of rows that are there, unless half the columns of one eight
   // lie where others' second eight does.
-  ARK_DEVICE i32 octets_kept() const { return kOwnLevels > 1 ? dev::uniform(octets()) : kWideOctets; }
+  ARK_DEVICE i32 octets_kept() const {
+    return kGroupsAtOnce == kColumnGroups ? dev::uniform(octets()) : kWideOctets;
+  }
   // use(sum, octet, group) of all sums in registers: of eight rows, and sixteen of the columns at hand. kThere: of
   // those that are kept.
   template <bool kThere = false, class Use>
@@ -305,41 +247,66 @@ struct WidePieces {
     with_each([](Sum& s, int, int) { s = {}; });
   }
 
+  // The piece at the cursor, or a slice of one of codes, whose stage is in use until the last one.
+  ARK_DEVICE void take_numbers(i32 piece) {
+    const bool is_there = acquire_stage_without_calls(b, b.cursor);
+    const i32 piece_rows = dev::uniform(is_there && first_row() < rows ? columns_of(piece) : 0);
+    const u8* const stage = stage_at(b, b.cursor);
+    ARK_UNROLL
+    for (int first = 0; first < kColumnGroups; first += kGroupsAtOnce) {
+      if (kWideIsExact && !ARK_BUG(wide_sums_kept)) clear();
+      if (piece_rows > 0 && first == 0 && is_alone()) {
+        if constexpr (kWideIsExact) multiply_piece<true>(piece, stage, piece_rows, 1, first);
+      } else if (piece_rows > 0) {
+        multiply_piece<false>(piece, stage, piece_rows, dev::uniform(octets()), first);
+      }
+      const bool is_last = is_alone() || first + kGroupsAtOnce == kColumnGroups;
+      if (is_last) release_stage(b, b.cursor, kWideReaders);
+      if constexpr (kWideIsExact) fold(piece, first);
+      if (is_last) break;
+    }
+  }
+  ARK_DEVICE void take_codes(i32 slice) {
+    const int number = slice & slice_bits();  // of the piece's
+    const bool is_there = acquire_stage_without_calls(b, b.cursor);
+    const i32 columns = dev::uniform(is_there && first_row() < rows ? columns_of(slice) : 0);
+    if (kWideIsExact && number == 0 && !ARK_BUG(wide_sums_kept)) clear();
+    const i32 first = ARK_BUG(wide_first_slice_again) ? 0 : number * kLongestSlice,
+              count = dev::uniform(octets());
+    const u8* const stage = stage_at(b, b.cursor);
+    if (columns > 0 && count <= kWideOctets / 2) {
+      multiply_codes<kWideOctets / 2>(slice, stage, first, first + columns, count);
+    } else if (columns > 0) {
+      multiply_codes<kWideOctets>(slice, stage, first, first + columns, count);
+    }
+    if (number == slice_bits() || ARK_BUG(wide_stage_left_early)) release_stage(b, b.cursor, kWideReaders);
+    if constexpr (kWideIsExact) {
+      if (number == slice_bits()) fold(slice >> slice_bits(), 0);
+    }
+  }
+
   ARK_DEVICE void run() {
     const int stages = b.stages;
-    RingCursor& cursor = b.cursor;
     clear();
     ARK_UNROLL
-    for (int piece = 0; piece < kWideRooms - 1; ++piece) copy_x(piece);
-    cursor.advance(half(), stages);
+    for (int slice = 0; slice < kWideRooms - 1; ++slice) copy_x(slice);
+    b.cursor.advance(half(), stages);
     ARK_ROLLED
-    for (i32 piece = 0; piece < pieces; ++piece) {
+    for (i32 slice = 0; slice < pieces << slice_bits(); ++slice) {
       if (!ARK_BUG(wide_missing_x_wait)) dev::cp_async_wait<kWideRooms - 2>();
-      if (b.words->x_told != 0 && !ARK_BUG(wide_copies_not_looked_at)) look_at_x(piece);
+      if (b.words->x_told != 0 && !ARK_BUG(wide_copies_not_looked_at)) look_at_x(slice);
       if (!ARK_BUG(wide_missing_barrier)) consumers_sync();
-      copy_x(piece + kWideRooms - 1);
+      copy_x(slice + kWideRooms - 1);
       if (half() < halves) {
-        const bool is_there = acquire_stage_without_calls(b, cursor);
-        const i32 piece_rows =
-            dev::uniform(is_there && first_row() < rows ? border(piece + 1) - border(piece) : 0);
-        const u8* const stage = stage_at(b, cursor);
-        ARK_UNROLL
-        for (int first = 0; first < kColumnGroups; first += kGroupsAtOnce) {
-          if (kWideIsExact && !ARK_BUG(wide_sums_kept)) clear();
-          if (piece_rows > 0 && first == 0 && is_alone()) {
-            if constexpr (kWideIsExact) multiply_piece<true>(piece, stage, piece_rows, 1, first);
-          } else if (piece_rows > 0) {
-            multiply_piece<false>(piece, stage, piece_rows, dev::uniform(octets()), first);
-          }
-          const bool is_last = is_alone() || first + kGroupsAtOnce == kColumnGroups;
-          if (is_last) release_stage(b, cursor, kWideReaders);
-          if constexpr (kWideIsExact) fold(piece, first);
-          if (is_last) break;
+        if constexpr (Own::kAreCodes) {
+          take_codes(slice);
+        } else {
+          take_numbers(slice);
         }
       }
-      cursor.advance(halves, stages);
+      if ((slice & slice_bits()) == slice_bits()) b.cursor.advance(halves, stages);
     }
-    cursor.rewind(half(), stages);
+    b.cursor.rewind(half(), stages);
     consumers_sync();  // all are through with x
     put_sums();
     consumers_sync();

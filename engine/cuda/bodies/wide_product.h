@@ -6,9 +6,10 @@
 
 namespace ark::cuda {
 
-template <class W>
-struct WideOutput : ProductOutput<64, true, W> {
-  using Output = ProductOutput<64, true, W>;
+// X: what outputs are stored as, where they are stored as parts.
+template <class X>
+struct WideOutput : ProductOutput<64, true, X> {
+  using Output = ProductOutput<64, true, X>;
   using Output::call, Output::s, Output::tiles, Output::tile_sums, Output::row0, Output::rows;
   const i32 number;
   const StreamTile tile;
@@ -66,10 +67,10 @@ struct WideOutput : ProductOutput<64, true, W> {
   }
 };
 // What the sums come to. True: it was the block's last tile.
-template <class W>
+template <class X>
 ARK_APART bool finish_wide(const LoopParameters& p, u32 instance, i32 number) {
   Block b = open_turn_block(p);
-  WideOutput<W>({b, instance_at(instance), nullptr}, number).finish();
+  WideOutput<X>({b, instance_at(instance), nullptr}, number).finish();
   return number + 1 == b.words->last_tile;
 }
 
@@ -96,7 +97,7 @@ ARK_APART void run_wide(const LoopParameters& p, u32 instance, i32 first) {
   ARK_ROLLED
   for (i32 t = first;; ++t) {
     wide_pieces<W>(p, instance, t);
-    if (finish_wide<W>(p, instance, t)) return;
+    if (finish_wide<typename Weights<W, 64>::X>(p, instance, t)) return;
   }
 }
 

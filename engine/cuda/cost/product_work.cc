@@ -1,5 +1,6 @@
 // The work of matrix products: bodies/matmul.h.
 #include <algorithm>
+#include <numeric>
 
 #include "base/index.h"
 #include "engine/cuda/cost/work_parts.h"
@@ -20,6 +21,11 @@ constexpr double kOwnLevel = 2 * 2 * 16, kNearLevel = kWideLevelFloats * 4 / 128
 // Of a piece's sixteen rows, until operands are there: addresses, and a load from shared memory (33 cycles there). That
 // other warps' products hide some of it is not counted.
 constexpr double kStepOperands = 60;
+// Of codes, as SASS has them: sixteen rows and columns made numbers, which integers' units do, half as many lanes a
+// cycle as others. Of more than one eight of rows they are taken by parts, one after the other, for each of which x is
+// loaded. Around a run of rows (Weights<Codes>::Run): until loads are there; instructions of a warp, and of each eight.
+constexpr double kFourBits = 18, kEightBits = 27, kByParts = 1.3;
+constexpr double kRunLoads = 60, kRunIssue = 60, kRunOctet = 40;
 
 // Of a loop of all consumers over so many elements, those in which the last warp has none.
 int32_t idle_rounds(i64 elements) { return turns(elements) - turns(elements - (kConsumers - 32)); }
@@ -48,7 +54,8 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
                         scratch_of(tiles_.rows, t.leaving_rows(), t.machine().tiles.scratch));
   count_ = batches.count, copies_ahead_ = batches.ahead || tiles_.wide;
   wide_parts_ = s_.wide_rows == kExactWideRows ? 2 : 1;
-  own_levels_ = wide_parts_ == 2 && t.machine().moves_registers() ? 2 : 1;
+  slices_ = 1 << slice_bits(s_.longest_piece);
+  own_levels_ = wide_parts_ == 2 && t.machine().moves_registers() && !takes_codes_ ? 2 : 1;
   for (i32 piece = 0; piece <= s_.pieces; ++piece) borders_.push_back(t.word(s_.borders + at(piece) * 4));
 }
 
@@ -85,14 +92,15 @@ Work ProductWork::prepare_work() const {
 
 Work ProductWork::before_pieces(const StreamTile& tile, i32 first, i64 number) const {
   if (tiles_.wide) {
-    Work w = barriers(1);
-    w.cycles = kWideCopies;
+    Work w = barriers(slices_);
+    w.cycles = slices_ * kWideCopies;
     // Else a stage of weights is waited for behind it, by warps that have one.
-    if (copies_one_ahead() && (first == 0 || halves_of(tile) == 1)) w.loads = 1;
+    if (copies_one_ahead()) w.loads = halves_of(tile) == 1 ? slices_ : first == 0;
     if (first == 0 && !copies_one_ahead()) w.cycles += kFirstX;
     if (is_told_ && number < tiles_.groups) {
       w.loads += number == 0 && first == 0;
-      w.cycles += kWideLook + wide_octets(rows_of(tile)) * 8 * kWideReaders / 16 * kWideLookOfRows;
+      w.cycles +=
+          slices_ * (kWideLook + wide_octets(rows_of(tile)) * 8 * kWideReaders / 16 * kWideLookOfRows);
     }
     return w;
   }
@@ -122,6 +130,9 @@ Work ProductWork::before_pieces(const StreamTile& tile, i32 first, i64 number) c
 double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
   const i32 rows = rows_of(tile), k = border(piece + 1) - border(piece);
   const i32 column_groups = s_.panel / 16;
+  if (tiles_.wide && takes_codes_) {
+    return slices_ * kFirstOperands + codes_cycles(k, wide_octets(rows), wide_parts_, halves_of(tile));
+  }
   if (tiles_.wide) {  // a warp of each half in each quarter of the processor
     // Operands of half the columns, then of the others, where registers hold no more sums of two eights.
     const int32_t waits = wide_octets(rows) > 1 && own_levels_ == 1 ? wide_parts_ : 1;
@@ -139,11 +150,21 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
   const double around = 600 + (octets - 1) * 100;  // until its stage and x are known there; sums into scratch
   // Both parts' products of two warps share a quarter's tensor cores; for operands a warp waits once for each eight.
   if (!takes_codes_) return around + steps * octets * (kStepOperands + column_groups * 2 * 2 * kMmaIssue);
-  // Of sixteen columns: their fetch, with terms and what makes numbers of them; what tensor cores do, with the products
-  // of scales, and of offsets with those of sums of x, which are one product more.
-  const double once = column_groups * (has_four_bits_ ? 100.0 : 130.0),
-               each = column_groups * (40.0 + 10 * has_offsets_) + 30 * has_offsets_;
-  return around + steps * (once + octets * (60 + each));
+  return around + kCall + codes_cycles(k, octets, 2, 2);
+}
+
+// So many rows of codes times so many eights of x in `parts`, by one of `warps` of a processor's quarter, which share
+// its units. Offsets take one product more, of sums of x.
+double ProductWork::codes_cycles(i32 k, i32 octets, int32_t parts, int32_t warps) const {
+  const auto cuts = [&](i32 every) { return (k - 1) / every; };  // of so many rows each, inside the piece
+  const i32 column_groups = s_.panel / 16, runs = k == 0 ? 0
+                                                         : 1 + cuts(s_.unit_rows) + cuts(kLongestSlice) -
+                                                               cuts(std::lcm(s_.unit_rows, kLongestSlice));
+  const double products = octets * (column_groups + (has_offsets_ ? 1 : 0)) * parts * kMmaIssue,
+               numbers =
+                   column_groups * (has_four_bits_ ? kFourBits : kEightBits) * (octets > 1 ? kByParts : 1);
+  return up(k, 16) * std::max({warps * products, warps * numbers, kStepOperands + numbers + products}) +
+         runs * (kRunLoads + warps * (kRunIssue + octets * kRunOctet));
 }
 
 int64_t ProductWork::x_bytes(const StreamTile& tile, i32 first) const {

@@ -117,6 +117,7 @@ class ProductWork {
   Work panel_work(const StreamTile& tile, i32 panel) const;          // what a panel's sums come to
   int32_t halves_of(const StreamTile& tile) const;                   // of a wide tile
   Work fold_work(const StreamTile& tile, i32 piece) const;           // of an exact one
+  double codes_cycles(i32 k, i32 octets, int32_t parts, int32_t warps) const;
 
   const StepTables& tables_;
   const Instance& i_;
@@ -128,6 +129,7 @@ class ProductWork {
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   int32_t wide_parts_;  // of x, that wide tiles multiply
+  int32_t slices_;      // of a piece, that their x comes by
   int32_t own_levels_;  // of their tree, that registers hold
   std::vector<i32> borders_;
 };

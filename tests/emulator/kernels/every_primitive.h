@@ -88,6 +88,9 @@ ARK_DEVICE void use_numbers(Results& to, float v) {
   ARK_KEEP(max(wide, i64{number}));
   ARK_KEEP(min(wide, i64{number}));
   ARK_KEEP(multiply_high(as_u32(v), 0xc2b2ae35u));
+  ARK_KEEP(permute_bytes(as_u32(v), 0x4b000000u, 0x7442u));
+  ARK_KEEP(permute_bytes(as_u32(v), as_u32(0.3f * v), 0x6205u));
+  ARK_KEEP(masked_or(as_u32(v) >> 4, 0x000f000fu, 0x43004300u));
   ARK_KEEP(popcount(as_u32(v)));
   ARK_KEEP(leading_zeros(as_u32(v) >> lane_id()));
   ARK_KEEP(as_f32(as_u32(v) ^ 0x80000000u));

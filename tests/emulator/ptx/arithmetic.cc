@@ -227,6 +227,15 @@ uint64_t permuted(const uint64_t* v) {
   }
   return d;
 }
+// Each bit by the table's bit of that number, the first operand's the highest (PTX ISA, lop3).
+uint64_t looked_up(const uint64_t* v) {
+  uint64_t d = 0;
+  for (int i = 0; i < 32; i++) {
+    const uint64_t number = (v[0] >> i & 1) << 2 | (v[1] >> i & 1) << 1 | (v[2] >> i & 1);
+    d |= (v[3] >> number & 1) << i;
+  }
+  return d;
+}
 
 Table make_table() {
   Table table;
@@ -246,6 +255,7 @@ Table make_table() {
   ARK_PTX_RAW("shf.l.wrap.b32", funnel(v, true));
   ARK_PTX_RAW("shf.r.wrap.b32", funnel(v, false));
   ARK_PTX_RAW("prmt.b32", permuted(v));
+  ARK_PTX_RAW("lop3.b32", looked_up(v));
   ARK_PTX_RAW("cvt.f64.f32", put<double>(get<float>(v[0])));
   ARK_PTX_RAW("cvt.rn.f32.f64", put_float(static_cast<float>(get<double>(v[0]))));
   // Approximations: hardware is within its documented error of these.
