@@ -81,7 +81,7 @@ DType number_type(const WeightMatrix& matrix, const StoredWeights& stored) {
   return own.quantized ? own.quantized->scales->dtype : own.dtype;
 }
 
-// In 16 bits if most numbers of weights have 16.
+// In 16 bits if number_type() of most numbers has 16.
 DType kv_dtype_of(const std::vector<WeightMatrix>& matrices, const StoredWeights& stored) {
   std::map<DType, int64_t> numbers;
   for (const WeightMatrix& matrix : matrices) numbers[number_type(matrix, stored)] += matrix.constant->size();

@@ -27,8 +27,8 @@ struct CompileOptions {
   int32_t page_size = 16;
   int32_t pages = 0;  // set before memory is bound; kKvPage dims
   // In which keys and values are cached, one of kv_codecs() (engine/program/kv_codec.h); kUndefined: with
-  // Bf16Unit::kTiles bf16 where products round rows, else f32; without as most numbers of the matrices, if those are
-  // f16 or bf16, else f32.
+  // Bf16Unit::kTiles bf16 where products round rows, else f32; without as most numbers of the matrices, or what their
+  // codes stand for (the file's numbers, or its scales), if those are f16 or bf16, else f32.
   DType kv_dtype = DType::kF32;
   Link link = Link::kDirect;
   StorageOptions storage;

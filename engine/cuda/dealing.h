@@ -154,8 +154,8 @@ ARK_DEVICE int more_group_bits(const Stream& s, i32 blocks) {
 
 // Of a wide tile of so many rows: eights of them that each of a stage's readers takes.
 ARK_BOTH constexpr i32 wide_octets(i32 rows) { return (rows + 8 * kWideReaders - 1) / (8 * kWideReaders); }
-// It has x of so many of a weight's rows in a room, at most: a slice of a piece. Of numbers a piece is one slice, of
-// codes 2^this, the first of which is full.
+// A room of a wide tile has x of so many of a weight's rows at most: a slice of a piece. Pieces of numbers are one
+// slice; of codes 2^slice_bits(), of which one is full where there are columns behind it.
 inline constexpr i32 kLongestSlice = kStageBytes / (64 * 2);
 static_assert(kPieceRows <= 2 * kLongestSlice);
 ARK_BOTH constexpr int slice_bits(i32 longest_piece) { return longest_piece > kLongestSlice; }

@@ -115,7 +115,7 @@ inline constexpr int kTilesAhead = tiles_ahead(kScratchBytes);
 
 // Whether a device's copy of a weight's panels has its rows' pieces of 16 bytes turned: piece c of row k lies
 // at c ^ (k % 8), so that eight rows of one piece, which tensor cores load together, lie in different banks
-// of shared memory. Rows of 128 bytes of 16-bit numbers; blocks of codes are as they are.
+// of shared memory. Rows of 128 bytes of 16-bit numbers; blocks of codes have an order of their own.
 ARK_BOTH constexpr bool has_turned_rows(int panel, int element_bytes) {
   return panel == 64 && element_bytes == 2;
 }

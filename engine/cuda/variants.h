@@ -14,8 +14,8 @@
 namespace ark::cuda {
 
 // kExact: a row's result does not depend on what runs beside it, nor on the size of a batch.
-// kFast: in steps of more than kFewRows rows wide tiles (bodies/wide_pieces.h) round x to the weights' 16 bits and add
-// up in another order.
+// kFast: in steps of more than kFewRows rows wide tiles (bodies/wide_pieces.h) round x to the weights' 16 bits, of
+// codes to bf16, and add up in another order.
 enum class Numerics : uint8_t { kExact, kFast };
 constexpr int wide_rows(Numerics numerics) {
   return numerics == Numerics::kFast ? kRoundedWideRows : kExactWideRows;

@@ -30,7 +30,7 @@ void add_numerics_option(CommandLine& line, DeviceChoice& choice) {
       "--numerics", choice.numerics, {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}},
       "on a GPU: with exact what a row comes to does not depend on what runs beside it; with fast steps of "
       "more than eight rows, as prompts and batches are, may round what meets weights of 16 bits to these, "
-      "in still larger tiles: up to twice as fast");
+      "and what meets codes to bf16, in still larger tiles: up to twice as fast");
 }
 
 void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy& weights,
@@ -66,7 +66,8 @@ void add_arithmetic_options(CommandLine& line, DeviceChoice& choice) {
       "--kv-dtype", choice.kv_dtype, types,
       "how keys and values are cached: fewer bits hold more tokens, and round; int8 and "
       "fp8_e4m3 with a scale "
-      "a token and head; auto is f32, but on a GPU the type of weights that have 16 bits, on a "
+      "a token and head; auto is f32, but on a GPU the 16-bit type of weights, of what --weights "
+      "rounds to codes, or of codes' scales, on a "
       "CPU with AMX bf16 where rows are rounded as well");
 }
 

@@ -28,7 +28,8 @@ struct DeviceChoice {
   int32_t processors = 0, groups = 0;            // as of cuda::DeviceOptions; not with Device::kCpu
   Activations activations = Activations::kAuto;  // on a GPU: f32
   WeightPolicy weights = WeightPolicy::kExact;
-  // Of cached keys and values; kUndefined: f32, on a GPU 16 bits with such weights.
+  // Of cached keys and values; kUndefined: f32, on a GPU 16 bits where weights, what codes are rounded from, or codes'
+  // scales have.
   DType kv_dtype = DType::kUndefined;
 };
 

@@ -121,8 +121,9 @@ int products_of(const std::string& model, const std::string& arch, const std::st
   if (function == "attend_many" &&
       std::sscanf(attention.c_str() + attention.find(", "), ", %d, %d", &key, &value) == 2)
     return 16 + 8 * (value > 80 ? value / 2 : value) / 16;
-  const bool is_product = function.starts_with("MatMul<") && function.find(">, ") == std::string::npos;
-  if (!is_product ||
+  // Products of codes are in multiply_codes.
+  const bool are_numbers = function.starts_with("MatMul<") && function.find(">, ") == std::string::npos;
+  if (!are_numbers ||
       std::sscanf(function.c_str() + function.find(", ") + 2, "%d, (MatMulPath)%d", &panel, &path) != 2 ||
       path == 0)
     return 0;
@@ -154,7 +155,8 @@ class ShapeBudget {
       const std::string what = model + " " + arch + " " + function;
       const std::string body = function.substr(0, function.find('<'));
       const auto most = [&](const char* kind) { return budget_.at("at most").at(kind).value(body, 0); };
-      if (!has_codes(model) || arch.ends_with('a')) {  // else budget.json says what they spill
+      const bool multiplies = function == "wide_pieces" || function == "multiply_codes";
+      if (!has_codes(model) || arch.ends_with('a') || multiplies) {  // else budget.json says what they spill
         EXPECT_LE(shape.local, most("local")) << what << ": loads and stores of local memory";
       }
       EXPECT_LE(shape.generic, most("generic")) << what << ": generic loads and stores";

@@ -96,8 +96,9 @@ TEST(RowBlocks, ShareOutputsAndHaveTheBitsOfStepsOfFewRows) {
           product_tiles(model, setup, chunk),
           [](const cuda::StreamTiles& tiles) { return !tiles.wide && tiles.blocks > 1 && tiles.groups > 1; }))
           << chunk << " rows: this would show nothing";
+      const cuda::TileShape& tiles = are_codes ? cuda::kSmallTiles : cuda::kLargestTiles;
       EXPECT_EQ(tells(model, setup, chunk),
-                chunk <= cuda::kMostToldRows && !are_codes);  // of two blocks at most
+                chunk <= 2 * tiles.row_block);  // at most: engine/cuda/image_told.cc
       EXPECT_TRUE(same_bits(few, logits_of(chunk))) << chunk << " rows";
     }
   }

@@ -183,9 +183,8 @@ TEST_P(ExactWideProducts, HaveTheBitsOfStepsOfFewRows) {
   ASSERT_EQ(few.size(), prompt.size());
   EXPECT_TRUE(same_bits(few, at_once));
 }
-ExactCase of_codes(const char* name, int32_t bits, int64_t block, BlockTerms terms, int32_t pieces,
-                   ExactCase c) {
-  c.name = name, c.bits = bits, c.block = block, c.terms = terms, c.pieces = pieces;
+ExactCase of_codes(const char* name, int32_t bits, int64_t block, BlockTerms terms, ExactCase c) {
+  c.name = name, c.bits = bits, c.block = block, c.terms = terms;
   return c;
 }
 INSTANTIATE_TEST_SUITE_P(
@@ -222,24 +221,24 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Codes, ExactWideProducts,
     ::testing::Values(
-        of_codes("FourBits", 4, 32, BlockTerms::kZeros, 8, {"", false, DType::kF32, 100, 1, 3, 1, 8, 1024}),
-        of_codes("FourBitsByGroups", 4, 32, BlockTerms::kOffsets16, 4,
-                 {"", false, DType::kF32, 70, 1, 3, 2, 8, 1024}),
-        of_codes("FourBitsInBlocksOf128", 4, 128, BlockTerms::kZeros, 8,
-                 {"", true, DType::kF32, 130, 1, 3, 1, 4, 512}),
-        of_codes("FourBitsInBlocksOf16OfOneEight", 4, 16, BlockTerms::kScales16, 16,
+        of_codes("FourBits", 4, 32, BlockTerms::kZeros, {"", false, DType::kF32, 100, 1, 3, 1, 8, 1024}),
+        of_codes("FourBitsByGroups", 4, 32, BlockTerms::kOffsets16,
+                 {"", false, DType::kF32, 70, 1, 3, 2, 4, 1024}),
+        of_codes("FourBitsInBlocksOf128", 4, 128, BlockTerms::kZeros,
+                 {"", true, DType::kF32, 130, 1, 3, 1, 8, 512}),
+        of_codes("FourBitsInBlocksOf16OfOneEight", 4, 16, BlockTerms::kScales16,
                  {"", true, DType::kF32, 30, 1, 1, 1, 16, 2048}),
-        of_codes("FourBitsOnSm80", 4, 64, BlockTerms::kOffsets16, 32,
+        of_codes("FourBitsOnSm80", 4, 64, BlockTerms::kOffsets16,
                  {"", true, DType::kF32, 70, 1, 1, 1, 32, 4096, 32, DType::kF32, 800}),
         // A slice ends inside a block, and a piece before its second slice.
-        of_codes("FourBitsInBlocksOf48", 4, 48, BlockTerms::kZeros, 8,
+        of_codes("FourBitsInBlocksOf48", 4, 48, BlockTerms::kZeros,
                  {"", false, DType::kF32, 70, 1, 3, 1, 8, 448}),
-        of_codes("FourBitsOnTwoRanks", 4, 32, BlockTerms::kScales16, 8,
+        of_codes("FourBitsOnTwoRanks", 4, 32, BlockTerms::kScales16,
                  {"", false, DType::kF32, 66, 2, 2, 1, 8, 2048}),
-        of_codes("EightBits", 8, 32, BlockTerms::kScales16, 8, {"", false, DType::kF32, 90, 1, 3, 1, 8, 448}),
-        of_codes("EightBitsOnTwoRanks", 8, 32, BlockTerms::kZeros, 4,
+        of_codes("EightBits", 8, 32, BlockTerms::kScales16, {"", false, DType::kF32, 90, 1, 3, 1, 8, 448}),
+        of_codes("EightBitsOnTwoRanks", 8, 32, BlockTerms::kZeros,
                  {"", false, DType::kF32, 66, 2, 2, 1, 4, 448}),
-        of_codes("EightBitsInTreesOfSixLevels", 8, 32, BlockTerms::kOffsets16, 64,
+        of_codes("EightBitsInTreesOfSixLevels", 8, 32, BlockTerms::kOffsets16,
                  {"", true, DType::kF32, 40, 1, 1, 1, 64, 4160})),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -263,8 +262,8 @@ TEST(WideProductsOrder, RingsOfFewAndManyRowsFollowEachOther) {
   TokenGraphOptions o = shape_of(DType::kBF16);
   o.intermediate = 1024;  // so many pieces that nine rows of them do not fit into what is left of the scratch
   const DecoderModel numbers = llama_tokens(o);
-  o.bits = 4,
-  o.block = 32;  // a loop of long pieces, which leave scratch to the ring in steps of few rows alone
+  // A loop of long pieces, which leave scratch to the ring in steps of few rows alone.
+  o.bits = 4, o.block = 32;
   const DecoderModel codes = llama_tokens(o);
   const auto prompt = random_tokens(kTokens, 9, 300);
   struct Case {

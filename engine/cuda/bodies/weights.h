@@ -172,10 +172,10 @@ struct Weights<Codes<kBits, kBlockTerms>, kPanel> {
   ARK_DEVICE static void multiply_run(int lane, const Run& run, const Load& load,
                                       Sum (&sums)[kSums][kGroups]) {
     static_assert(kCount <= kSums && kGroups % kAtOnce == 0);
-    constexpr bool kHasOffsets = !has_zeros(kTerms), kIsFirst = kAtOnce < kGroups;
+    constexpr bool kHasOffsets = !has_zeros(kTerms), kSumsXFirst = kAtOnce < kGroups;
     float sums_of_x[kCount][4] = {};
     ARK_ROLLED
-    for (i32 k = run.begin; kHasOffsets && kIsFirst && k < run.end; k += 16) {
+    for (i32 k = run.begin; kHasOffsets && kSumsXFirst && k < run.end; k += 16) {
       u32 x[kParts][kCount][2];
       load(k, x);
       add_each<kParts, kCount>([&](int part, int o) { add_x(x[part][o], sums_of_x[o]); });
@@ -191,7 +191,7 @@ struct Weights<Codes<kBits, kBlockTerms>, kPanel> {
         ARK_UNROLL
         for (int g = 0; g < kAtOnce; ++g) run.block.load_registers(step, group + g, lane, weights[g]);
         add_each<kParts, kCount>([&](int part, int o) {
-          if (kHasOffsets && !kIsFirst) add_x(x[part][o], sums_of_x[o]);
+          if (kHasOffsets && !kSumsXFirst) add_x(x[part][o], sums_of_x[o]);
           ARK_UNROLL
           for (int g = 0; g < kAtOnce; ++g) dev::mma_m16n8k16<X>(products[o][g], weights[g], x[part][o]);
         });

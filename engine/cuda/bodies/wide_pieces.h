@@ -10,7 +10,7 @@
 // the bits that it has in a step of few: sums that wait for their right neighbours are in registers (of two levels
 // where consumers have taken others' registers and weights are numbers, else of one), then in scratch, then in memory,
 // where each thread finds its own. Others (kRoundedWideRows, Numerics::kFast) leave the rests out, so that x is rounded
-// as the weights are, and go on with the sums of the piece before: other bits.
+// to the weights' 16 bits, of codes to bf16, and go on with the sums of the piece before: other bits.
 #pragma once
 
 #include "engine/cuda/bodies/weights.h"
@@ -122,7 +122,7 @@ struct WidePieces : WideSlices<Weights<W, 64>> {
 
   // The same of codes, all columns: rows [first, end) of the stage. Eights of rows beyond `count` are the last one's.
   template <int kOctets>
-  ARK_DEVICE void multiply_codes(i32 slice, const u8* stage, i32 first, i32 end, i32 count) {
+  ARK_DEVICE void multiply_slice(i32 slice, const u8* stage, i32 first, i32 end, i32 count) {
     u32 x_from[kLoads<kOctets>];
     find_x(x_from, slice, count);
     const auto load = [&](i32 row, u32(&x)[kWideParts][kOctets][2]) {
@@ -275,9 +275,9 @@ struct WidePieces : WideSlices<Weights<W, 64>> {
               count = dev::uniform(octets());
     const u8* const stage = stage_at(b, b.cursor);
     if (columns > 0 && count <= kWideOctets / 2) {
-      multiply_codes<kWideOctets / 2>(slice, stage, first, first + columns, count);
+      multiply_slice<kWideOctets / 2>(slice, stage, first, first + columns, count);
     } else if (columns > 0) {
-      multiply_codes<kWideOctets>(slice, stage, first, first + columns, count);
+      multiply_slice<kWideOctets>(slice, stage, first, first + columns, count);
     }
     if (number == slice_bits() || ARK_BUG(wide_stage_left_early)) release_stage(b, b.cursor, kWideReaders);
     if constexpr (kWideIsExact) {

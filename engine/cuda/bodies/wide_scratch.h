@@ -5,8 +5,8 @@
 
 namespace ark::cuda {
 
-// Scratch: borders of pieces; rooms of x, of a slice each; sums that wait; in the end sums, of
-// each half [rows][64]. Gated: the first weight's behind the second's, as ProductOutput has them.
+// Scratch: borders of pieces; rooms of x, of a slice each; sums that wait; in the end sums, of each half [rows][64].
+// Gated: the first weight's behind the second's, as ProductOutput has them.
 inline constexpr bool kWideIsExact = kWideRows == kExactWideRows;
 inline constexpr int kWideRooms = kWideIsExact ? kTiles.wide_rooms : 3, kWideParts = kWideIsExact ? 2 : 1,
                      kWideOctets = kWideRows > 0 ? kWideRows / kWideReaders / 8 : 2;

@@ -33,7 +33,7 @@ struct WideSlices {
   ARK_DEVICE u32 part_of(int floats) const {
     return static_cast<u32>(floats) >> (rows <= kSlimWideRows || ARK_BUG(wide_all_slim) ? kSlimBits : 0);
   }
-  // 2^this of a piece, the last of which may have no columns: a constant of numbers.
+  // A piece has 2^this slices, of which the last may have no columns; of numbers a constant.
   ARK_DEVICE int slice_bits() const {
     if constexpr (Own::kAreCodes) return cuda::slice_bits(instance_at(instance).stream.longest_piece);
     return 0;
