@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(
              64, 384, 900, 3, 40},
         Loop{"llama_u4_groups_kv_int8", false, DType::kF32, 4, 2, 1, DType::kI8},
         // Wide tiles of codes, whose pieces are one slice and two.
-        Loop{"llama_u4_exact_wide", false, DType::kF32, 4, 1, 1, DType::kF16, 16, cuda::Numerics::kExact, 150,
+        Loop{"llama_u4_exact_wide", false, DType::kF32, 4, 1, 1, DType::kF16, 16, cuda::Numerics::kExact, 70,
              128, 2112},
         Loop{"llama_u4_exact_wide_sm_80", false, DType::kF32, 4, 1, 1, DType::kF16, 16,
              cuda::Numerics::kExact, 70, 128, 448, 800},
