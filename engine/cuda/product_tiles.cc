@@ -58,33 +58,15 @@ constexpr Costs kFew = {.tile = 1200,
 
 // Of codes: what a warp takes to make numbers of them is there whatever the rows, and pieces are as many as warps at
 // least. Fitted to replays of Llama-1B's and 8B's widths in 4 and 8 bits, in blocks of 32 and 128.
+constexpr Costs of_codes(Costs c, double piece, double step, double multiplied_row) {
+  c.piece = piece, c.step = step, c.multiplied_row = multiplied_row;
+  return c;
+}
 constexpr Costs kFewCodes =
                     {.tile = 1200, .piece = 50, .step = 80, .memory = 180, .x_row = 1.3, .join = 1200},
-                kNarrowCodes = {.product = 2581,
-                                .tile = 287,
-                                .tile_row = 34,
-                                .piece = 20,
-                                .stage = 67,
-                                .memory = 60,
-                                .multiplied_row = 16,
-                                .x_row = 3.8,
-                                .join = 3000},
-                kExactWideCodes = {.product = 2900,
-                                   .tile_row = 13.5,
-                                   .piece = 270,
-                                   .step = 400,
-                                   .stage = 82,
-                                   .multiplied_row = 9.4,
-                                   .finish = 2600,
-                                   .join_row = 90},
-                kRoundedWideCodes = {.product = 3000,
-                                     .tile_row = 13.5,
-                                     .piece = 270,
-                                     .step = 480,
-                                     .stage = 206,
-                                     .multiplied_row = 5.7,
-                                     .finish = 3000,
-                                     .join_row = 70};
+                kNarrowCodes = of_codes(kNarrow, 20, 0, 16),
+                kExactWideCodes = of_codes(kExactWide, 270, 400, 9.4),
+                kRoundedWideCodes = of_codes(kRoundedWide, 270, 480, 5.7);
 
 constexpr double kWithoutTensorCores = 6;  // a row takes so many times as long
 
