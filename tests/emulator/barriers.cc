@@ -15,7 +15,7 @@ void collective(const char* name, void* argument, Site at, void (*all_here)(Warp
     warp.collective = name;
     warp.collective_at = at;
   } else if (warp.collective != name || warp.collective_at.line != at.line ||
-             std::strcmp(warp.collective_at.file, at.file) != 0) {
+             (warp.collective_at.file != at.file && std::strcmp(warp.collective_at.file, at.file) != 0)) {
     core.fail(Fault::kDivergence,
               std::string("other lanes of the warp are in ") + warp.collective + " at " +
                   warp.collective_at.file + ":" + std::to_string(warp.collective_at.line) +

@@ -46,7 +46,7 @@ bool match(const uint8_t* states, uint64_t bytes, uint8_t all, uint8_t none) {
 
 }  // namespace
 
-void Core::check(const void* p, uint64_t bytes, Access access, Place place, Site at) {
+void Core::check_all(const void* p, uint64_t bytes, Access access, Place place, Site at) {
   if (is_own_stack(p)) return;
   const bool is_write = access == Access::kWrite;
   auto refuse = [&](Fault fault, const std::string& what) {
@@ -69,9 +69,7 @@ void Core::check(const void* p, uint64_t bytes, Access access, Place place, Site
   const uint8_t need = is_write || access == Access::kCopySource || !options.detector
                            ? Memory::kAllocated
                            : Memory::kAllocated | Memory::kInitialised;
-  const Block& block = *fiber->warp->block;
-  const auto in_shared = static_cast<uint64_t>(static_cast<const std::byte*>(p) - block.shared);
-  const bool own_shared = in_shared < block.grid->request.shared_bytes;
+  const bool own_shared = is_own_shared(p);
   const uint8_t never = Memory::kInFlight | (own_shared ? 0 : Memory::kShared) |
                         (is_write ? Memory::kConstant | Memory::kReadConstant : 0);
   if (!match(states, bytes, need, never)) {

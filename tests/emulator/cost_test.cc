@@ -43,8 +43,11 @@ struct Loop {
 };
 
 DecoderModel model_of(const Loop& loop) {
-  TokenGraphOptions o{
-      .layers = 2, .hidden = loop.hidden, .heads = 4, .kv_heads = 2, .head_dim = loop.head_dim};
+  TokenGraphOptions o{.layers = loop.intermediate > 1000 ? 1 : 2,
+                      .hidden = loop.hidden,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_dim = loop.head_dim};
   o.intermediate = loop.intermediate;
   o.window = loop.window;
   o.max_positions = 256, o.vocabulary = 300, o.weight = loop.weight, o.bits = loop.bits, o.block = 32;

@@ -2,21 +2,26 @@
 
 #include <sys/mman.h>
 
-#include <cstring>
-
 #include "base/error.h"
 
 namespace ark::emulator {
 namespace {
 
-constexpr uint64_t kBytes = Memory::kSize / 2 * 32;
+constexpr uint64_t kBytes = Memory::kSize / 4 * 32;
 constexpr uint32_t kMaxActors = 1 << 16;
 
 }  // namespace
 
-Detector::Detector(Memory& memory) : memory_(memory), cells_(static_cast<Cell*>(reserve(kBytes))), sets_(1) {}
+Detector::Detector(Memory& memory)
+    : memory_(memory),
+      cells_(static_cast<Cell*>(reserve(kBytes))),
+      halves_(static_cast<Cell*>(reserve(2 * kBytes))),
+      sets_(1) {}
 
-Detector::~Detector() { munmap(cells_, kBytes); }
+Detector::~Detector() {
+  munmap(cells_, kBytes);
+  munmap(halves_, 2 * kBytes);
+}
 
 ActorId Detector::add_actors(int count, int engine) {
   const uint32_t first = next_actor_;
@@ -54,19 +59,54 @@ void Detector::drop_set(Cell& c) {
   c.readers = 0;
 }
 
+uint32_t Detector::new_set() {
+  if (free_sets_.empty()) {
+    sets_.emplace_back();
+    return static_cast<uint32_t>(sets_.size() - 1);
+  }
+  const uint32_t set = free_sets_.back();
+  free_sets_.pop_back();
+  return set;
+}
+
+void Detector::part(Cell& c) {
+  Cell* half = halves(c);
+  half[0] = half[1] = c;
+  if (c.readers) {
+    half[1].readers = new_set();
+    sets_[half[1].readers] = sets_[c.readers];
+  }
+  c.readers = kInHalves;
+}
+
+template <class Check>
+const Race* Detector::each_cell(const void* p, uint64_t bytes, Check check) {
+  uint64_t at = memory_.offset(p);
+  const uint64_t end = at + bytes;
+  while (at < end) {
+    Cell& c = cells_[at / kGrain];
+    const uint64_t next = std::min(end, (at / kGrain + 1) * kGrain);
+    const bool is_whole = next - at == kGrain;
+    if (is_whole && c.readers != kInHalves) [[likely]] {
+      if (const Race* race = check(c)) return race;
+    } else {
+      if (c.readers != kInHalves) part(c);
+      for (uint64_t half = at / 2; half <= (next - 1) / 2; half++) {
+        if (const Race* race = check(halves_[half])) return race;
+      }
+    }
+    at = next;
+  }
+  return nullptr;
+}
+
 void Detector::add_reader(Cell& c, const Actor& actor, Place place) {
   if (!c.readers) {
     if (c.read_count == 0 || c.reader == actor.id || is_ordered(actor, c.reader, c.read_count)) {
       c.read_count = actor.own, c.reader = actor.id, c.read_place = place;
       return;
     }
-    if (free_sets_.empty()) {
-      c.readers = static_cast<uint32_t>(sets_.size());
-      sets_.emplace_back();
-    } else {
-      c.readers = free_sets_.back();
-      free_sets_.pop_back();
-    }
+    c.readers = new_set();
     sets_[c.readers].push_back({c.reader, c.read_count, c.read_place});
   }
   std::vector<Reader>& set = sets_[c.readers];
@@ -101,58 +141,58 @@ const Race* Detector::check_readers(Cell& c, const Actor& actor, Place place, co
 }
 
 const Race* Detector::read(const Actor& actor, const void* p, uint64_t bytes, Place place) {
-  const auto* b = static_cast<const std::byte*>(p);
-  Cell* c = &cell(b);
-  Cell* end = &cell(b + bytes - 1) + 1;
   const Cell* ordered = nullptr;  // whose write is none that this read races with
-  for (; c != end; c++) {
-    if (c->reader == actor.id && c->read_count == actor.own && !c->readers) continue;
-    const bool is_known = ordered && c->write_count == ordered->write_count && c->writer == ordered->writer &&
-                          c->write_place == ordered->write_place;
-    if (!is_known && c->write_count && c->writer != actor.id &&
-        !((c->write_place & kAtomic) && (place & kAtomic)) && !is_ordered(actor, c->writer, c->write_count)) {
-      return report("read after write", actor, place, c->writer, c->write_place, p);
+  return each_cell(p, bytes, [&](Cell& c) -> const Race* {
+    if (has_read(c, actor, place)) return nullptr;
+    const bool is_known = ordered && c.write_count == ordered->write_count && c.writer == ordered->writer &&
+                          c.write_place == ordered->write_place;
+    if (!is_known && c.write_count && c.writer != actor.id &&
+        !((c.write_place & kAtomic) && (place & kAtomic)) && !is_ordered(actor, c.writer, c.write_count)) {
+      return report("read after write", actor, place, c.writer, c.write_place, p);
     }
-    ordered = c;
-    add_reader(*c, actor, place);
-  }
-  return nullptr;
+    ordered = &c;
+    add_reader(c, actor, place);
+    return nullptr;
+  });
 }
 
 const Race* Detector::write(const Actor& actor, const void* p, uint64_t bytes, Place place) {
-  const auto* b = static_cast<const std::byte*>(p);
-  Cell* c = &cell(b);
-  Cell* end = &cell(b + bytes - 1) + 1;
-  for (; c != end; c++) {
-    if (c->write_count && c->writer != actor.id && !((c->write_place & kAtomic) && (place & kAtomic)) &&
-        !is_ordered(actor, c->writer, c->write_count)) {
-      return report("write after write", actor, place, c->writer, c->write_place, p);
+  const Race* race = each_cell(p, bytes, [&](Cell& c) -> const Race* {
+    if (c.write_count && c.writer != actor.id && !((c.write_place & kAtomic) && (place & kAtomic)) &&
+        !is_ordered(actor, c.writer, c.write_count)) {
+      return report("write after write", actor, place, c.writer, c.write_place, p);
     }
-    if (const Race* race = check_readers(*c, actor, place, p)) return race;
-    c->write_count = actor.own, c->writer = actor.id, c->write_place = place;
-    c->read_count = 0;
+    if (const Race* earlier = check_readers(c, actor, place, p)) return earlier;
+    c.write_count = actor.own, c.writer = actor.id, c.write_place = place;
+    c.read_count = 0;
+    return nullptr;
+  });
+  if (race) return race;
+  // Halves of which both have this write are one again.
+  const uint64_t begin = memory_.offset(p);
+  for (uint64_t i = (begin + kGrain - 1) / kGrain; i < (begin + bytes) / kGrain; i++) {
+    if (cells_[i].readers == kInHalves) cells_[i] = halves(cells_[i])[0];
   }
   return nullptr;
 }
 
 const Race* Detector::copy_engine(const Actor& issuer, const void* p, uint64_t bytes, Place place) {
-  const auto* b = static_cast<const std::byte*>(p);
-  for (Cell *c = &cell(b), *end = &cell(b + bytes - 1) + 1; c != end; c++) {
-    if (c->write_count > start_ && !engines_[c->writer] &&
-        count_of(issuer.proxied, c->writer) < c->write_count) {
-      return report("bulk copy after write", issuer, place, c->writer, c->write_place, p);
+  return each_cell(p, bytes, [&](Cell& c) -> const Race* {
+    if (c.write_count > start_ && !engines_[c.writer] && count_of(issuer.proxied, c.writer) < c.write_count) {
+      return report("bulk copy after write", issuer, place, c.writer, c.write_place, p);
     }
-  }
-  return nullptr;
+    return nullptr;
+  });
 }
 
 void Detector::forget(const void* p, uint64_t bytes) {
   if (!bytes) return;
-  const auto* b = static_cast<const std::byte*>(p);
-  for (Cell *c = &cell(b), *end = &cell(b + bytes - 1) + 1; c != end; c++) {
-    if (c->readers) drop_set(*c);
-  }
-  std::memset(&cell(b), 0, (&cell(b + bytes - 1) + 1 - &cell(b)) * sizeof(Cell));
+  const auto drop = [&](Cell& c) -> const Race* {
+    if (c.readers) drop_set(c);
+    c = {};
+    return nullptr;
+  };
+  each_cell(p, bytes, drop);
 }
 
 }  // namespace ark::emulator

@@ -1,6 +1,7 @@
-// Happens-before race detector: remembers, per two bytes, the last write and the reads since that no later
-// read covers, and compares them with what the accessing actor knows. Finds a race in any schedule in which
-// both accesses happen, however far apart. Sources: FastTrack (Flanagan and Freund, 2009) for the epochs.
+// Happens-before race detector: remembers, per four bytes, and per two where accesses part them, the last write
+// and the reads since that no later read covers, and compares them with what the accessing actor knows. Finds a
+// race in any schedule in which both accesses happen, however far apart. Sources: FastTrack (Flanagan and Freund,
+// 2009) for the epochs.
 //
 // Reads by lanes of one warp that are not ordered share one entry, which keeps either: a race with such lanes
 // is found in most runs, not all. Everything else is exact.
@@ -55,7 +56,7 @@ class Detector {
     uint32_t write_count, read_count;  // 0: none
     Place write_place, read_place;
     ActorId writer, reader;
-    uint32_t readers;  // index into sets_, 0: at most one reader, which the cell itself holds
+    uint32_t readers;  // index into sets_, 0: at most one reader, which the cell itself holds; kInHalves
   };
   static_assert(sizeof(Cell) == 32);
   struct Reader {
@@ -63,12 +64,30 @@ class Detector {
     uint32_t count;
     Place place;
   };
-  static constexpr uint64_t kGrain = 2;
+  static constexpr uint64_t kGrain = 4;
+  static constexpr uint32_t kInHalves = ~0u;  // cells of halves_ hold what is known
+
+  // check(cell) of all cells of [p, p + bytes) until one returns a race.
+  template <class Check>
+  const Race* each_cell(const void* p, uint64_t bytes, Check check);
+  // Gives each half of a cell one of its own.
+  void part(Cell& c);
+  Cell* halves(const Cell& c) { return halves_ + (&c - cells_) * 2; }
+  uint32_t new_set();
 
   bool is_ordered(const Actor& actor, ActorId other, uint32_t count) const {
     return count <= start_ || actor.count(other) >= count;
   }
-  Cell& cell(const void* p) { return cells_[memory_.offset(p) / kGrain]; }
+  // Whether the cell knows of a read by the actor as it is now of which no less was checked.
+  bool has_read(const Cell& c, const Actor& actor, Place place) const {
+    const auto covers = [&](ActorId reader, uint32_t count, Place earlier) {
+      return reader == actor.id && count == actor.own && !(earlier & ~place & kAtomic);
+    };
+    if (!c.readers) return covers(c.reader, c.read_count, c.read_place);
+    const std::vector<Reader>& set = sets_[c.readers];
+    const uint32_t at = entries_[actor.id / 32];
+    return at < set.size() && covers(set[at].actor, set[at].count, set[at].place);
+  }
   const Race* report(const char* kind, const Actor& now, Place place, ActorId earlier, Place earlier_place,
                      const void* p);
   void add_reader(Cell& c, const Actor& actor, Place place);
@@ -76,7 +95,7 @@ class Detector {
   void drop_set(Cell& c);
 
   Memory& memory_;
-  Cell* cells_ = nullptr;
+  Cell *cells_ = nullptr, *halves_ = nullptr;
   uint32_t start_ = 0, latest_ = 0;  // counts up to start_ are over
   uint32_t next_actor_ = 0;
   uint32_t turn_ = 0;  // which lane of a warp an entry keeps

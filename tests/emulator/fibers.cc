@@ -45,7 +45,7 @@ constexpr uint64_t kStuckNs = 1'000'000;
 
 }  // namespace
 
-thread_local Core* Core::current = nullptr;
+constinit thread_local Core* Core::current = nullptr;
 
 Grid::~Grid() {
   if (stacks) munmap(stacks, stack_bytes);
@@ -103,6 +103,8 @@ Machine::LaunchId Core::launch(LaunchRequest request) {
       warp.lanes[warp.count] = &f;
       warp.ready |= 1u << warp.count++;
       f.warp = &warp;
+      f.shared = block->shared;
+      f.shared_bytes = r.shared_bytes;
       f.actor = detector.make_actor(static_cast<ActorId>(first_actor + t));
       f.fresh = changes;
       f.ids = {t, t % 32, t / 32, b, r.threads, r.blocks, reinterpret_cast<unsigned char*>(block->shared)};
