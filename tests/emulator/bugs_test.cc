@@ -162,7 +162,7 @@ Rows run_windows(StepRunner& runner) {
 }
 
 // More rows than wide tiles begin with.
-Rows run_wide(StepRunner& runner) { return run_greedy(runner, random_tokens(150, 7, 101), 150, 1); }
+Rows run_wide(StepRunner& runner) { return run_greedy(runner, random_tokens(70, 7, 101), 70, 1); }
 
 // Tiles of many rows, a last one of few, and more keys than a block of them.
 Rows run_many(StepRunner& runner) { return run_greedy(runner, random_tokens(312, 7, 101), 104, 1); }
