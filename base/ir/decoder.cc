@@ -7,13 +7,15 @@
 namespace ark {
 namespace {
 
-void put(Tensor& t, int64_t i, int64_t v) {
+void put(Tensor& t, int64_t i, int64_t v, const std::string& name) {
   const auto refuse = [&] {
-    throw Error(Code::kUnsupported,
-                "a decoder input of type " + std::string(name_of(t.dtype)) + " cannot be driven");
+    throw Error(Code::kUnsupported, "input '" + escaped(name) + "' of type " + std::string(name_of(t.dtype)) +
+                                        " cannot be driven: it would not hold " + std::to_string(v) +
+                                        "; export it as int64");
   };
-  if (t.dtype != DType::kI64 && t.dtype != DType::kI32 && t.dtype != DType::kBool &&
-      (!is_floating(t.dtype) || t.dtype == DType::kF64))
+  const bool is_small = v >= 0 && v < 128;  // as a mask's numbers are
+  if (is_floating(t.dtype) ? t.dtype == DType::kF64
+                           : t.dtype != DType::kBool && bits_of(t.dtype) < (is_small ? 8 : 32))
     refuse();
   with_element(
       t.dtype,
@@ -24,20 +26,24 @@ void put(Tensor& t, int64_t i, int64_t v) {
 }
 
 template <typename F>
-Tensor filled(DType dtype, const Dims& dims, F&& f) {
-  Tensor t = Tensor::zeros(dtype, dims);
-  for (int64_t i = 0; i < t.size(); ++i) put(t, i, f(i));
+Tensor filled(const Value& input, const Dims& dims, F&& f) {
+  Tensor t = Tensor::zeros(input.dtype, dims);
+  for (int64_t i = 0; i < t.size(); ++i) put(t, i, f(i), input.name);
   return t;
 }
 
-// [.., S, total]. Floating masks are added to the scores, others select.
-Tensor causal_mask(DType dtype, const Dims& dims, int64_t past) {
+using MaskForm = DecoderSignature::MaskForm;
+
+// [B, total], or [.., S, total], which is causal.
+Tensor mask_of(const Value& input, const Dims& dims, MaskForm form, int64_t past) {
   constexpr int64_t kHidden = -65504;  // the least of 16 bits
-  const bool adds = is_floating(dtype);
-  const int64_t keys = dims.back(), queries = dims[dims.size() - 2];
-  return filled(dtype, dims, [&](int64_t i) {
+  const bool by_query = dims.size() > 2 || form == MaskForm::kQueries;
+  const bool adds =
+      is_floating(input.dtype) && by_query && form != MaskForm::kSelects && form != MaskForm::kHides;
+  const int64_t keys = dims.back(), queries = by_query ? dims[dims.size() - 2] : 1;
+  return filled(input, dims, [&](int64_t i) {
     const bool seen = queries == 1 || i % keys <= past + i / keys % queries;
-    return adds ? (seen ? 0 : kHidden) : int64_t{seen};
+    return adds ? (seen ? 0 : kHidden) : int64_t{seen != (form == MaskForm::kHides)};
   });
 }
 
@@ -50,16 +56,15 @@ bool contains(const std::vector<T>& list, const T& item) {
 
 std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& signature, std::size_t input,
                                  const Dims& dims, int64_t past, int64_t sequence) {
-  const DType dtype = graph.value(graph.inputs[input]).dtype;
-  if (signature.mask == input)
-    return dims.size() < 3 ? filled(dtype, dims, [](int64_t) { return int64_t{1}; })
-                           : causal_mask(dtype, dims, past);
+  const Value& value = graph.value(graph.inputs[input]);
+  if (signature.mask == input) return mask_of(value, dims, signature.mask_form, past);
   if (contains(signature.positions, input))
-    return filled(dtype, dims, [&](int64_t i) { return past + i % sequence; });
+    return filled(value, dims, [&](int64_t i) { return past + i % sequence; });
   for (const DecoderSignature::Length& length : signature.lengths)
     if (length.input == input)
-      return filled(dtype, dims, [&](int64_t) { return past + sequence - length.offset; });
-  if (signature.token_types == input || contains(signature.ignored, input)) return Tensor::zeros(dtype, dims);
+      return filled(value, dims, [&](int64_t) { return past + sequence - length.offset; });
+  if (signature.token_types == input || contains(signature.ignored, input))
+    return Tensor::zeros(value.dtype, dims);
   return std::nullopt;
 }
 

@@ -34,6 +34,9 @@ struct DecoderSignature {
   struct State {
     std::size_t input, output;
   };
+  // What a mask's numbers say of a key. kUsual: not 0, it is seen; floating ones of three and four axes are added to
+  // scores. kSelects: those are not added, either. kHides: not 0, it is hidden. kQueries: a mask [S, total], causal.
+  enum class MaskForm : uint8_t { kUsual, kSelects, kHides, kQueries };
   // An integer that counts past + S - offset, alone or one a row (GroupQueryAttention's seqlens_k).
   struct Length {
     std::size_t input;
@@ -41,7 +44,8 @@ struct DecoderSignature {
   };
   std::size_t ids = 0;                           // input index of the token ids [B, S] (i32 or i64)
   std::optional<std::size_t> mask, token_types;  // [B, total] or [B, 1 or heads, S, total]; [B, S]
-  std::vector<std::size_t> positions;            // [B, S], [S] or [3, B, S]: all the same numbers
+  MaskForm mask_form = MaskForm::kUsual;
+  std::vector<std::size_t> positions;  // [B, S], [S] or [3, B, S]: all the same numbers
   std::vector<Length> lengths;
   std::vector<std::size_t> ignored;  // nothing reads them
   std::vector<Cache> caches;
@@ -65,8 +69,9 @@ struct DecoderModel {
 };
 
 // What an unpadded step of `sequence` tokens after `past` cached ones feeds to an input of dims `dims` that is
-// neither ids nor cache: ones for a mask (a four-dimensional one is causal), past + s for positions, zeros for
-// what is ignored. nullopt if the input has no role. Throws Error(kUnsupported) for types that cannot hold it.
+// neither ids nor cache: what shows all keys for a mask (of one by query those up to each token), past + s for
+// positions, zeros for what is ignored. nullopt if the input has no role. Throws Error(kUnsupported) for types that
+// cannot hold it.
 std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& signature, std::size_t input,
                                  const Dims& dims, int64_t past, int64_t sequence);
 

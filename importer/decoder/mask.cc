@@ -258,7 +258,7 @@ void Proof::learn(const Grid& g, const Step& step) {
   const int64_t i = step.sequence - 1, position = step.past + i;
   int64_t seen = 0;
   while (seen <= position && g.beta[g.at(0, 0, i, position - seen)] > kMasked) ++seen;
-  if (seen == 0) refuse(node_, "the mask hides a token from itself");
+  if (seen == 0) throw NotCausal(node_.name, "the mask hides a token from itself");
   mask_.window = seen == position + 1 ? 0 : seen;
   alpha_ = g.alpha[g.at(0, 0, i, position)];
   if (!(std::abs(alpha_) > 0) || !std::isfinite(alpha_)) refuse(node_, "the mask hides every score");
@@ -301,10 +301,10 @@ void Proof::check_row(const Grid& g, const Step& step, int64_t b, int64_t h, int
       if (beta > kMasked && j > position) {
         const std::string why = "the mask is not causal: a later token is seen" + where(j);
         if (!has_past_ && first_sees_last()) throw FillsBlanks(node_.name, why);
-        refuse(node_, why);
+        throw NotCausal(node_.name, why);
       }
       if (!(beta <= kMasked) || std::isnan(alpha))
-        refuse(node_, "the mask is not causal: a key that should be hidden is seen" + where(j));
+        throw NotCausal(node_.name, "the mask is not causal: a key that should be hidden is seen" + where(j));
     } else if (const double bias = own + slope * static_cast<double>(j - position);
                !is_near(beta, bias, largest)) {
       refuse(node_, (beta > kMasked ? "the bias on attention scores is not linear in the distance"

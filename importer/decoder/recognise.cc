@@ -21,6 +21,7 @@ namespace ark {
 namespace {
 
 using namespace decoder;  // the stages of this one function
+using MaskForm = DecoderSignature::MaskForm;
 
 constexpr int64_t kDefaultLength = 8'192;  // of tables, if neither file nor caller says
 
@@ -204,10 +205,37 @@ DecoderModel recognise(const Graph& original, const DecoderSignature& signature,
   }
 }
 
+// What the numbers of a given mask may say where they do not say what is usual.
+std::vector<MaskForm> other_forms(const Graph& graph, const DecoderSignature& signature) {
+  if (!signature.mask) return {};
+  const Value& mask = graph.value(graph.inputs[*signature.mask]);
+  const Shape &shape = *mask.shape, &ids = *graph.value(graph.inputs[signature.ids]).shape;
+  std::vector<MaskForm> forms = {MaskForm::kHides};
+  if (shape.size() > 2 && is_floating(mask.dtype)) forms.push_back(MaskForm::kSelects);
+  if (shape.size() == 2 && !shape[0].constant() && !(shape[0] == ids[0])) forms.push_back(MaskForm::kQueries);
+  return forms;
+}
+
+// What proves to be causal is what the mask's numbers say: their type and shape do not tell whether 1 hides a key.
+DecoderModel recognise_any_mask(const Graph& graph, const DecoderSignature& signature,
+                                int64_t max_length) try {
+  return recognise(graph, signature, max_length);
+} catch (const NotCausal&) {
+  for (const MaskForm form : other_forms(graph, signature)) {
+    DecoderSignature other = signature;
+    other.mask_form = form;
+    try {
+      return recognise(graph, other, max_length);
+    } catch (const std::exception&) {  // the first reason is told
+    }
+  }
+  throw;
+}
+
 DecoderModel recognise_static(const GrownCaches& grown, const DecoderSignature& signature,
                               int64_t max_length) {
   check_grown_caches(grown, signature);
-  DecoderModel model = recognise(grown.graph, signature, max_length);
+  DecoderModel model = recognise_any_mask(grown.graph, signature, max_length);
   for (int64_t* most : {&model.max_positions, &model.signature.max_positions})
     *most = *most ? std::min(*most, grown.length) : grown.length;
   model.evidence.push_back("caches of " + std::to_string(grown.length) +
@@ -228,7 +256,7 @@ std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, 
                                  " is a state of one size, no cache of keys and values"};
   try {
     return grown ? recognise_static(*grown, *signature, max_length)
-                 : recognise(graph, *signature, max_length);
+                 : recognise_any_mask(graph, *signature, max_length);
   } catch (const FillsBlanks& refusal) {
     return NotRecognised{refusal.node, refusal.reason, true};
   } catch (const Refusal& refusal) {

@@ -24,6 +24,11 @@ struct FillsBlanks : Refusal {
   using Refusal::Refusal;
 };
 
+// A mask that is not causal: of one that is given, maybe for its numbers are taken for what they are not.
+struct NotCausal : Refusal {
+  using Refusal::Refusal;
+};
+
 [[noreturn]] inline void refuse(const Node& node, std::string reason) {
   throw Refusal(node.name, std::move(reason));
 }

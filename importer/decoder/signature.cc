@@ -294,16 +294,18 @@ void Finder::find_others() {
     const Shape& shape = *v.shape;
     const bool like_ids = shape.back() == ids.back(), angles = makes_angles(i);
     const int64_t rows = table_rows(i);
-    if (!is_integer(v.dtype)) c.positions = c.types = -100;
-    if (rank(v) > 2) c.types = -100;
+    if (!is_integer(v.dtype) && !angles) c.positions = -100;  // which are made of numbers of any type
+    if (!is_integer(v.dtype) || rank(v) > 2) c.types = -100;
     // [batch, new, keys]; what has as many features for each token is an encoder's states.
     if (rank(v) == 3 && (shape.front().is_constant(3) || shape.back().constant())) c.mask = -100;
     if (rank(v) == 4 || (rank(v) == 3 && !shape.front().is_constant(3))) c.positions = -100;
     if (rank(v) == 1) c.mask = c.types = -100;
     // One number beside many tokens is something else.
     if (rank(v) == 1 && shape[0].is_constant(1) && !like_ids) c.positions = -100;
+    // As long as tokens; or longer, and cut to them.
+    const bool is_of_tokens = like_ids || angles || rows > 16;
     if (!found_.caches.empty())
-      c.mask += like_ids ? -4 : 4, c.positions += like_ids ? 2 : -4, c.types += like_ids ? 2 : -4;
+      c.mask += is_of_tokens ? -4 : 4, c.positions += is_of_tokens ? 2 : -4, c.types += like_ids ? 2 : -4;
     if (angles) c.positions += 4;
     if (rows > 16) c.positions += 3;
     if (rows > 0 && rows <= 16) c.types += 3;
@@ -329,12 +331,23 @@ void Finder::find_others() {
   while (const auto positions = claim(&Candidate::positions, !found_.positions.empty()))
     found_.positions.push_back(*positions);
   found_.mask = claim(&Candidate::mask, false);
+  if (const Shape shape = found_.mask ? *input(*found_.mask).shape : Shape();
+      shape.size() == 2 && shape[0].as_symbol() && shape[0] == ids[1] && !(shape[0] == ids[0]))
+    found_.mask_form = DecoderSignature::MaskForm::kQueries;
   found_.token_types = claim(&Candidate::types, false);
   for (const std::size_t i : found_.positions)
     if (const int64_t rows = table_rows(i); rows > 0)
       found_.max_positions = found_.max_positions ? std::min(found_.max_positions, rows) : rows;
-  for (std::size_t i = 0; i < graph_.inputs.size(); ++i)
-    if (!known_[i] && !used(i)) found_.ignored.push_back(i);
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
+    if (known_[i] || used(i)) continue;
+    // Of a mask whose size alone is read nothing is left but that size.
+    const Value& v = input(i);
+    const bool has_own_size = rank(v) == 2 && v.shape->back().as_symbol() && !(v.shape->back() == ids.back());
+    if (!found_.mask && !found_.caches.empty() && has_own_size)
+      found_.mask = i, known_[i] = true;
+    else
+      found_.ignored.push_back(i);
+  }
 }
 
 bool Finder::explain(std::string* why) const {

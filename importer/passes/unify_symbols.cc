@@ -73,7 +73,8 @@ bool is_tight(const std::string& name, const Expr& value, const Fact& fact,
 }
 
 // min(past + seq, total) against past + seq, from a mask cut to the keys' length: settled by total = past + seq. Where
-// each layer's past has its own name, min(past.1 + seq, past.0 + seq) is settled by past.1 = past.0.
+// each layer's past has its own name, min(past.1 + seq, past.0 + seq) is settled by past.1 = past.0. Of a mask of which
+// positions take the last ones, min(seq, total) against seq says that there are as many, not how many there are.
 std::optional<Expr> settled_by(const std::string& name, const Fact& fact,
                                const std::set<std::string>& symbols) try {
   std::vector<Expr> values{fact.first, fact.second};
@@ -81,7 +82,8 @@ std::optional<Expr> settled_by(const std::string& name, const Fact& fact,
   for (const Expr& value : values) {
     const std::set<std::string> read = value.symbols();
     const auto low = value.lower_bound();
-    if (read.empty() || read.contains(name) || !low || *low < 0) continue;
+    if (read.empty() || read.contains(name) || !low || *low < 0 || (symbols.size() == 2 && value.as_symbol()))
+      continue;
     const Substitution map{{name, value}};
     if (fact.first.substitute(map) == fact.second.substitute(map) && is_tight(name, value, fact, symbols))
       return value;

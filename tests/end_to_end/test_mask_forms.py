@@ -1,0 +1,198 @@
+"""Decoders whose exporters wrote masks and positions in other words: what marks hidden keys, one row a query, numbers
+of other types, positions counted from the mask. Tokens must be ONNX Runtime's, driven as the file means it."""
+
+import json
+import subprocess
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ark_server import BIN
+from oracle import open_session
+
+HEADS, DIM, VOCAB, LAYERS = 2, 8, 61, 2
+HIDDEN = HEADS * DIM
+PROMPTS, COUNT = [[3, 17, 42, 5, 9, 55, 2], [8, 31, 60, 12], [1, 2, 3, 4, 5, 6, 7, 8, 9]], 4
+HIDES = -1e9
+
+
+class Builder:
+    def __init__(self):
+        self.nodes, self.weights, self.count = [], [], 0
+        self.random = np.random.default_rng(11)
+
+    def __call__(self, op, *inputs, **attributes):
+        self.count += 1
+        name = f"{op.lower()}_{self.count}"
+        self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def constant(self, value, dtype=np.int64):
+        self.count += 1
+        name = f"constant_{self.count}"
+        self.weights.append(numpy_helper.from_array(np.array(value, dtype), name))
+        return name
+
+    def weight(self, *shape):
+        return self.constant(self.random.normal(0, 1, shape), np.float32)
+
+    def size(self, x, axis):
+        return self("Gather", self("Shape", x), self.constant(axis), axis=0)
+
+    def range(self, begin, end):
+        return self("Range", begin, end, self.constant(1))
+
+    def row(self, x):
+        return self("Unsqueeze", x, self.constant([0]))
+
+    def last(self, x, count):  # columns
+        return self("Slice", x, self("Neg", self("Reshape", count, self.constant([1]))),
+                    self.constant([np.iinfo(np.int64).max]), self.constant([1]))
+
+    def first(self, x, count):
+        return self("Slice", x, self.constant([0]), self("Reshape", count, self.constant([1])), self.constant([1]))
+
+
+def positions_of(b, kind, tokens, total):
+    if kind in ("int64", "float32", "float16"):
+        return "position_ids"
+    if kind == "cut":
+        return b.first("position_ids", tokens)
+    if kind == "mask size":
+        size = b.size("attention_mask", 1)
+        return b.row(b.range(b("Sub", size, tokens), size))
+    counted = b("Sub", b("CumSum", b("Cast", "attention_mask", to=TensorProto.INT64), b.constant(1)), b.constant(1))
+    assert kind == "counted"
+    return b.last(counted, tokens)
+
+
+def bias_of(b, kind, tokens, total):
+    """[batch or 1, 1, tokens, total], added to scores."""
+    zero, hides = b.constant(0, np.float32), b.constant(HIDES, np.float32)
+    if kind == "added by query":
+        return "attention_mask"
+    if kind == "kept by query":
+        return b("Where", "attention_mask", zero, hides)
+    if kind == "hides by query":
+        return b("Where", "attention_mask", hides, zero)
+    if kind == "multiplied":
+        return b("Mul", b("Sub", b.constant(1, np.float32), "attention_mask"), hides)
+    keys, queries = b.range(b.constant(0), total), b.range(b("Sub", total, tokens), total)
+    later = b("Greater", keys, b("Unsqueeze", queries, b.constant([1])))
+    causal = b("Where", later, hides, zero)
+    if kind in ("none", "size"):
+        return causal
+    marked = b("Cast", b("Unsqueeze", "attention_mask", b.constant([1, 2])), to=TensorProto.BOOL)
+    return b("Add", causal, b("Where", marked, hides, zero) if kind == "hides" else b("Where", marked, zero, hides))
+
+
+MASK_TYPES = {"kept": TensorProto.INT64, "bytes": TensorProto.UINT8, "hides": TensorProto.BOOL, "size": TensorProto.INT64,
+              "multiplied": TensorProto.FLOAT, "hides by query": TensorProto.BOOL, "kept by query": TensorProto.BOOL,
+              "added by query": TensorProto.FLOAT}
+POSITION_TYPES = {"int64": TensorProto.INT64, "cut": TensorProto.INT64, "float32": TensorProto.FLOAT,
+                  "float16": TensorProto.FLOAT16}
+AXES = {"hides by query": 4, "multiplied": 4, "kept by query": 2, "added by query": 2}
+
+
+def write(path, mask, positions, names):
+    b = Builder()
+
+    def value(name, type_, *shape):
+        other = {"own": lambda i: f"{name}.{i}", "none": lambda i: None, "shared": lambda i: shape[i]}[names]
+        dims = [d if isinstance(d, int) else other(i) for i, d in enumerate(shape)]
+        return helper.make_tensor_value_info(name, type_, dims)
+
+    inputs = [value("input_ids", TensorProto.INT64, "batch", "sequence")]
+    if mask != "none":
+        shape = {4: ("batch", 1, "sequence", "total"), 2: ("sequence", "total")}.get(AXES.get(mask), ("batch", "total"))
+        inputs.append(value("attention_mask", MASK_TYPES[mask], *shape))
+    if positions in POSITION_TYPES:
+        length = "longer" if positions == "cut" else "sequence"
+        inputs.append(value("position_ids", POSITION_TYPES[positions], "batch", length))
+    x = b("Gather", b.weight(VOCAB, HIDDEN), "input_ids")
+    tokens = b.size("input_ids", 1)
+    total = b("Add", b.size("past_0_key", 2), tokens)
+    place = b("Cast", positions_of(b, positions, tokens, total), to=TensorProto.FLOAT)
+    angles = b("Mul", b("Unsqueeze", place, b.constant([1, 3])), b.constant([1.0, 0.3, 0.1, 0.03], np.float32))
+    cos, sin = b("Cos", angles), b("Sin", angles)
+    bias = bias_of(b, mask, tokens, total)
+
+    def heads_of(x):
+        x = b("Reshape", b("MatMul", x, b.weight(HIDDEN, HIDDEN)), b.constant([0, 0, HEADS, DIM]))
+        return b("Transpose", x, perm=[0, 2, 1, 3])
+
+    def turned(x):
+        half = lambda begin: b("Slice", x, b.constant([begin]), b.constant([begin + DIM // 2]), b.constant([3]))
+        left, right = half(0), half(DIM // 2)
+        return b("Concat", b("Sub", b("Mul", left, cos), b("Mul", right, sin)),
+                 b("Add", b("Mul", right, cos), b("Mul", left, sin)), axis=-1)
+
+    outputs = []
+    for layer in range(LAYERS):
+        cache = [f"past_{layer}_{part}" for part in ("key", "value")]
+        inputs += [value(name, TensorProto.FLOAT, "batch", HEADS, "past", DIM) for name in cache]
+        y = b("Tanh", x)
+        query, key, own = turned(heads_of(y)), turned(heads_of(y)), heads_of(y)
+        for i, (past, new) in enumerate(zip(cache, (key, own))):
+            b.nodes.append(helper.make_node("Concat", [past, new], [past.replace("past", "present")], axis=2))
+            outputs.append(value(past.replace("past", "present"), TensorProto.FLOAT, "batch", HEADS, "total", DIM))
+        keys, values = (o.name for o in outputs[-2:])
+        scores = b("Mul", b("MatMul", query, b("Transpose", keys, perm=[0, 1, 3, 2])), b.constant(DIM ** -0.5, np.float32))
+        mixed = b("MatMul", b("Softmax", b("Add", scores, bias), axis=-1), values)
+        mixed = b("Reshape", b("Transpose", mixed, perm=[0, 2, 1, 3]), b.constant([0, 0, HIDDEN]))
+        x = b("Add", x, b("MatMul", mixed, b.weight(HIDDEN, HIDDEN)))
+    b.nodes.append(helper.make_node("MatMul", [x, b.weight(HIDDEN, VOCAB)], ["logits"], name="head"))
+    outputs.insert(0, value("logits", TensorProto.FLOAT, "batch", "sequence", VOCAB))
+    graph = helper.make_graph(b.nodes, "decoder", inputs, outputs, b.weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def mask_for(kind, past, count):
+    total = past + count
+    causal = np.arange(total) <= past + np.arange(count)[:, None]
+    return {"kept": np.ones((1, total), np.int64), "size": np.ones((1, total), np.int64),
+            "bytes": np.ones((1, total), np.uint8), "hides": np.zeros((1, total), bool),
+            "multiplied": causal[None, None].astype(np.float32), "hides by query": ~causal[None, None],
+            "kept by query": causal, "added by query": np.where(causal, 0, HIDES).astype(np.float32)}[kind]
+
+
+def by_onnx_runtime(path, mask, positions, prompt):
+    session = open_session(str(path))
+    feeds = {f"past_{layer}_{part}": np.zeros((1, HEADS, 0, DIM), np.float32)
+             for layer in range(LAYERS) for part in ("key", "value")}
+    tokens, past, new = [], 0, prompt
+    for _ in range(COUNT):
+        feeds["input_ids"] = np.array([new], np.int64)
+        places = past + np.arange(len(new) + (5 if positions == "cut" else 0))
+        if positions in POSITION_TYPES:
+            feeds["position_ids"] = places[None].astype(helper.tensor_dtype_to_np_dtype(POSITION_TYPES[positions]))
+        if mask != "none":
+            feeds["attention_mask"] = mask_for(mask, past, len(new))
+        logits, *present = session.run(None, feeds)
+        feeds |= {o.name.replace("present", "past"): p for o, p in zip(session.get_outputs()[1:], present)}
+        past += len(new)
+        new = [int(logits[0, -1].argmax())]
+        tokens += new
+    return tokens
+
+
+def by_ark(path, prompt):
+    run = subprocess.run([BIN / "ark-run", path, "--prompt-ids", ",".join(map(str, prompt)), "--max-tokens", str(COUNT),
+                          "--ignore-eos", "--json", "--no-cache"], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)["token_ids"]
+
+
+@pytest.mark.parametrize("names", ["own", "none", "shared"])
+@pytest.mark.parametrize("mask,positions", [
+    ("kept", "counted"), ("size", "counted"), ("bytes", "counted"), ("size", "mask size"), ("kept", "float32"),
+    ("none", "float16"), ("kept", "cut"), ("none", "cut"), ("bytes", "int64"), ("hides", "int64"),
+    ("hides by query", "int64"), ("multiplied", "int64"), ("kept by query", "int64"), ("added by query", "int64")])
+def test_tokens_are_those_of_onnx_runtime(tmp_path, mask, positions, names):
+    path = tmp_path / "model.onnx"
+    write(path, mask, positions, names)
+    expected = [by_onnx_runtime(path, mask, positions, prompt) for prompt in PROMPTS]
+    assert len({token for tokens in expected for token in tokens}) > 5  # else much that is wrong would look right
+    assert [by_ark(path, prompt) for prompt in PROMPTS] == expected
