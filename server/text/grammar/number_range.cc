@@ -224,7 +224,6 @@ Decimal Decimal::of(const Json& number) {
 }
 
 bool Decimal::is_multiple_of(std::uint32_t divisor) const {
-  if (divisor == 1) return true;
   std::uint32_t remainder = 0;
   for (const char digit : integer)
     remainder = (remainder * 10 + static_cast<std::uint32_t>(digit - '0')) % divisor;
