@@ -146,7 +146,7 @@ Json ChatJob::told(Answer& by, const std::vector<text::ToolCall>& calls, bool st
     Json one = streams ? Json{{"index", by.told}} : Json::object();
     one["id"] = by.id + std::to_string(by.told++);
     one["type"] = "function";
-    one["function"] = {{"name", call.name}, {"arguments", to_text(call.arguments)}};
+    one["function"] = {{"name", call.name}, {"arguments", call.arguments}};
     all.push_back(std::move(one));
   }
   return all;

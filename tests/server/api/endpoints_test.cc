@@ -154,6 +154,27 @@ TEST(Endpoints, CallsOfToolsAreReadInTheTemplatesOwnForm) {
   }
 }
 
+// Templates that walk through arguments have them as values, whose numbers are of 64 bits.
+TEST(Endpoints, ArgumentsOfEarlierCallsStayTheClientsTextWhereTheTemplatePrintsOne) {
+  Service service;
+  service.add(
+      of_calls(
+          R"({{ tools or '' }}{% for m in messages %}{% for c in m.tool_calls or [] %}{{ '<call>' + c.function.name + '<arguments>' + c.function.arguments + '</call>' }}{% endfor %}{{ m.content or '' }}{% endfor %})"),
+      {});
+  const http::Router router = make_router(service);
+  for (const auto& [arguments, printed] : std::vector<std::pair<Json, std::string>>{
+           {R"({ "id": 98765432109876543210 })", R"({ "id": 98765432109876543210 })"},
+           {"", "{}"},
+           {{{"x", 1}}, R"({"x":1})"}}) {
+    const Json call = {{"id", "1"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+    http::Request request;
+    request.body = to_text(
+        {{"messages", {{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}}}}});
+    const http::Response answer = router.find("POST", "/apply-template").route->handler(request);
+    EXPECT_EQ(Json::parse(answer.body)["prompt"], "<call>f<arguments>" + printed + "</call>");
+  }
+}
+
 TEST(Endpoints, CallsOfToolsAreReadWhereTheTemplateAsksForThem) {
   Service service;
   service.add(of_calls(R"({{ tools }}<tool_call>{"arguments": {}}{{ messages[0].content }})"), {});
