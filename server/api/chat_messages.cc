@@ -47,9 +47,10 @@ std::string text_of_parts(const Fields& message, const Json& parts) {
     const Fields part(parts[i], message.path(place + "."));
     const auto type = part.string("type");
     if (!type) part.wrong_type("type", "a string");
-    if (*type != "text") part.fail("type", "is " + escaped(*type, 40) + "; the model takes only text");
-    const auto piece = part.string("text");
-    if (!piece) part.wrong_type("text", "a string");
+    if (*type != "text" && *type != "refusal")  // both are what was said
+      part.fail("type", "is " + escaped(*type, 40) + "; the model takes only text");
+    const auto piece = part.string(*type);
+    if (!piece) part.wrong_type(*type, "a string");
     text += (i ? "\n" : "") + *piece;
   }
   return text;
@@ -295,9 +296,12 @@ std::vector<int32_t> chat_tokens(const Fields& fields, const Model& model) {
   return encode(model, "messages", chat_prompt(fields, model), false);
 }
 
-Json content_schema() {
-  Json part = object({{"type", one_of({"text"})}, {"text", type("string")}}, {"type", "text"});
-  return {{"oneOf", Json::array({type("string"), list(std::move(part))})}};
+Json content_schema(std::initializer_list<const char*> types) {
+  const Json part = {
+      {"anyOf", Json::array({object({{"type", one_of(types)}, {"text", type("string")}}, {"type", "text"}),
+                             object({{"type", one_of({"refusal"})}, {"refusal", type("string")}},
+                                    {"type", "refusal"})})}};
+  return {{"oneOf", Json::array({type("string"), list(part)})}};
 }
 
 std::string read_content(const Fields& fields, const Json& content) {

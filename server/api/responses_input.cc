@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/api/chat_messages.h"
 #include "server/api/schema.h"
 
 namespace ark::api {
@@ -105,9 +106,7 @@ const std::vector<Field>& responses_fields() {
 }
 
 Json response_item_schema(const Limits&) {
-  const Json part = object(
-      {{"type", one_of({"input_text", "output_text", "text"})}, {"text", type("string")}}, {"type", "text"});
-  const Json content = {{"oneOf", Json::array({type("string"), list(part)})}};
+  const Json content = content_schema({"input_text", "output_text", "text"});
   return {{"anyOf", Json::array({object({{"type", one_of({"message"})},
                                          {"role", one_of({"user", "assistant", "system", "developer"})},
                                          {"content", content}},

@@ -81,6 +81,26 @@ TEST(Endpoints, WhatTheTemplateDoesNotPrintOfAMessageIsRefusedByName) {
   EXPECT_EQ(lost_field(plain, R"([{"role": "tool", "name": "f", "content": "a"}])"), "");
 }
 
+TEST(Endpoints, PartsOfAMessageAreItsText) {
+  Service service;
+  service.add(with_template("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"), {});
+  const http::Router router = make_router(service);
+  const auto chat = [&](const std::string& part) {
+    http::Request request;
+    request.body =
+        R"({"messages": [{"role": "assistant", "content": [{"type": "text", "text": "Oh"}, )" + part + "]}]}";
+    return Json::parse(router.find("POST", "/apply-template").route->handler(request).body)["prompt"];
+  };
+  EXPECT_EQ(chat(R"({"type": "text", "text": "no"})"), "assistant: Oh\nno\n");
+  EXPECT_EQ(chat(R"({"type": "refusal", "refusal": "no"})"), "assistant: Oh\nno\n");
+  for (const auto& [part, member] : std::vector<std::pair<const char*, const char*>>{
+           {R"({"type": "refusal", "text": "no"})", "refusal"}, {R"({"type": "image_url"})", "type"}}) {
+    http::HttpError error(200, "");
+    EXPECT_EQ(http::status_thrown([&, &part = part] { chat(part); }, &error), 400);
+    EXPECT_EQ(error.param, "messages[0].content[1]." + std::string(member));
+  }
+}
+
 TEST(Endpoints, MoreSequencesThanMayWaitAreRefusedForGood) {
   Service service;
   service.add(with_template("a"), {.max_queue = 2});
