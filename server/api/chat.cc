@@ -79,6 +79,7 @@ void ChatJob::expect_calls(const Fields& fields) {
   const bool written = tools.must_call || has_form;
   if (!written) calls_.form = own_form(fields);
   calls_.tools = tools.may_call;
+  calls_.only_tools = tools.only;
   const bool several = many && !tools.names;
   if (!several) calls_.most = 1;
   const text::CallForm& form = calls_.form;

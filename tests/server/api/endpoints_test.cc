@@ -254,6 +254,58 @@ TEST(Endpoints, CallsOfToolsAreReadWhereTheTemplateAsksForThem) {
   EXPECT_EQ(one["finish_reason"], "tool_calls");
 }
 
+// The model calls nothing but f.
+TEST(Endpoints, ToolsCanBeNarrowedForOneAnswer) {
+  Service service;
+  service.add(
+      of_calls(
+          R"({{ tools | map(attribute='function.name') | join }}<tool_call>{"arguments": {}}{{ messages[0].content }})"),
+      {});
+  const http::Router router = make_router(service);
+  const auto tool = [](const char* name) {
+    return Json{{"type", "function"}, {"function", {{"name", name}}}};
+  };
+  const auto post = [&](const char* path, const char* mode, Json allowed) {
+    http::Request request;
+    request.client_gone = [] { return false; };
+    const Json choice = {{"type", "allowed_tools"},
+                         {"allowed_tools", {{"mode", mode}, {"tools", std::move(allowed)}}}};
+    request.body = to_text({{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                            {"max_tokens", 3},
+                            {"temperature", 0},
+                            {"tools", {tool("f"), tool("g"), tool("h")}},
+                            {"tool_choice", choice}});
+    return Json::parse(router.find("POST", path).route->handler(request).body);
+  };
+  const auto message = [&](const char* mode, Json allowed) {
+    return post("/v1/chat/completions", mode, std::move(allowed))["choices"][0]["message"];
+  };
+  EXPECT_EQ(post("/apply-template", "auto", {tool("h"), tool("f")})["prompt"].get<std::string>().find("fh<"),
+            0u);
+  EXPECT_EQ(message("auto", {tool("f"), tool("g")})["tool_calls"].size(), 3u);
+  const Json others = message("auto", {tool("g"), tool("h")});
+  EXPECT_FALSE(others.contains("tool_calls"));
+  EXPECT_EQ(others["content"].get<std::string>().find("<tool_call>"), 0u) << "what may not be called is text";
+  const Json forced = message("required", {tool("f"), tool("g")})["tool_calls"];
+  ASSERT_EQ(forced.size(), 3u) << "of several there may be several";
+  EXPECT_EQ(forced[0]["function"]["name"], "f");
+
+  http::HttpError error(200, "");
+  for (const auto& [mode, allowed, param] : std::vector<std::tuple<const char*, Json, const char*>>{
+           {"auto", {tool("f"), tool("x"), tool("y")}, "tool_choice"},
+           {"none", {tool("f")}, "tool_choice.allowed_tools.mode"},
+           {"auto", Json::array(), "tool_choice.allowed_tools.tools"},
+           {"auto", Json::array({tool("f"), 1}), "tool_choice.allowed_tools.tools[1]"},
+           {"auto", {tool("f"), {{"type", "function"}}}, "tool_choice.allowed_tools.tools[1].function"}}) {
+    EXPECT_EQ(http::status_thrown([&, &m = mode, &a = allowed] { message(m, a); }, &error), 400);
+    EXPECT_EQ(error.param, param) << error.message;
+    if (allowed.size() == 3) {
+      EXPECT_NE(error.message.find("names x, y, which are no functions"), error.message.npos)
+          << error.message;
+    }
+  }
+}
+
 TEST(Endpoints, CallsCanBeForcedWhateverTheTemplateAsksFor) {
   Service service;
   service.add(of_calls("{{ tools }}{{ messages[0].content }}"), {});
