@@ -54,4 +54,16 @@ std::string to_text(const Json& json, int indent, bool ascii) {
   return json.dump(indent, ' ', ascii, Json::error_handler_t::replace);
 }
 
+std::string compact_text(std::string_view json) {
+  std::string out;
+  bool in_string = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string || (c != ' ' && c != '\t' && c != '\r' && c != '\n')) out += c;
+    if (in_string && c == '\\' && ++i < json.size()) out += json[i];
+  }
+  return out;
+}
+
 }  // namespace ark

@@ -36,5 +36,7 @@ Json parse_json_or_discard(std::string_view text);  // is_discarded() where the 
 // On one line, or indented by `indent` blanks a level; strings that are not UTF-8 get U+FFFD. `ascii`: what is
 // beyond it is written as \uXXXX.
 std::string to_text(const Json& json, int indent = -1, bool ascii = false);
+// JSON as it is written, but for the blanks between its parts: numbers that no 64 bits hold stay what they are.
+std::string compact_text(std::string_view json);
 
 }  // namespace ark

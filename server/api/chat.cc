@@ -79,6 +79,7 @@ void ChatJob::expect_calls(const Fields& fields) {
   const bool written = tools.must_call || has_form;
   if (!written) calls_.form = own_form(fields);
   calls_.tools = tools.may_call;
+  calls_.only_tools = tools.only;
   const bool several = many && !tools.names;
   if (!several) calls_.most = 1;
   const text::CallForm& form = calls_.form;
@@ -146,7 +147,7 @@ Json ChatJob::told(Answer& by, const std::vector<text::ToolCall>& calls, bool st
     Json one = streams ? Json{{"index", by.told}} : Json::object();
     one["id"] = by.id + std::to_string(by.told++);
     one["type"] = "function";
-    one["function"] = {{"name", call.name}, {"arguments", to_text(call.arguments)}};
+    one["function"] = {{"name", call.name}, {"arguments", call.arguments}};
     all.push_back(std::move(one));
   }
   return all;

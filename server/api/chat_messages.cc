@@ -47,16 +47,18 @@ std::string text_of_parts(const Fields& message, const Json& parts) {
     const Fields part(parts[i], message.path(place + "."));
     const auto type = part.string("type");
     if (!type) part.wrong_type("type", "a string");
-    if (*type != "text") part.fail("type", "is " + escaped(*type, 40) + "; the model takes only text");
-    const auto piece = part.string("text");
-    if (!piece) part.wrong_type("text", "a string");
+    if (*type != "text" && *type != "refusal")  // both are what was said
+      part.fail("type", "is " + escaped(*type, 40) + "; the model takes only text");
+    const auto piece = part.string(*type);
+    if (!piece) part.wrong_type(*type, "a string");
     text += (i ? "\n" : "") + *piece;
   }
   return text;
 }
 
-// OpenAI sends a call's arguments as JSON in a string; templates walk through them as objects.
-void open_arguments(const Fields& message, Json& calls) {
+// OpenAI sends a call's arguments as JSON in a string; templates walk through them as objects, or print them: then they
+// stay the client's text, whose numbers may have more digits than ours.
+void read_arguments(const Fields& message, Json& calls, bool as_text) {
   if (!calls.is_array()) message.wrong_type("tool_calls", "an array");
   for (Json& call : calls) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object())
@@ -64,26 +66,17 @@ void open_arguments(const Fields& message, Json& calls) {
     Json& function = call["function"];
     if (!function.contains("name") || !function["name"].is_string())
       message.fail("tool_calls", "must name their function");
-    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    const std::string text = function["arguments"].get<std::string>();
-    function["arguments"] =
-        text.empty() ? Json::object()
-                     : parse_json(text, message.path("tool_calls: arguments"), message.path("tool_calls"));
+    if (!function.contains("arguments")) continue;
+    Json& arguments = function["arguments"];
+    std::string text = arguments.is_string() ? arguments.get<std::string>() : to_text(arguments);
+    if (text.empty()) text = "{}";
+    if (arguments.is_string())
+      arguments = parse_json(text, message.path("tool_calls: arguments"), message.path("tool_calls"));
+    if (as_text) arguments = std::move(text);
   }
 }
 
-// For templates that print them as they are.
-void close_arguments(Json& messages) {
-  for (Json& message : messages) {
-    if (!message.contains("tool_calls")) continue;
-    for (Json& call : message["tool_calls"])
-      if (Json& function = call["function"];
-          function.contains("arguments") && !function["arguments"].is_string())
-        function["arguments"] = to_text(function["arguments"]);
-  }
-}
-
-Json read_message(const Json& given, std::size_t index) {
+Json read_message(const Json& given, std::size_t index, bool text_arguments) {
   const std::string place = "messages[" + std::to_string(index) + "]";
   if (!given.is_object())
     throw http::HttpError(400, place + " must be an object, not " + kind_of(given), place, "invalid_type");
@@ -103,18 +96,19 @@ Json read_message(const Json& given, std::size_t index) {
   else
     message["content"] = "";  // templates append it
   if (message.contains("tool_calls") && message["tool_calls"].is_null()) message.erase("tool_calls");
-  if (message.contains("tool_calls")) open_arguments(fields, message["tool_calls"]);
+  if (message.contains("tool_calls")) read_arguments(fields, message["tool_calls"], text_arguments);
   return message;
 }
 
-Json read_messages(const Fields& fields) {
+Json read_messages(const Fields& fields, bool text_arguments) {
   const Json* messages = fields.get(kMessages);
   if (!messages || !messages->is_array()) fields.wrong_type("messages", "an array of messages");
   if (messages->empty()) fields.fail("messages", "must not be empty");
   if (messages->size() > kMostMessages)
     fields.fail("messages", "has more than " + std::to_string(kMostMessages) + " messages");
   Json all = Json::array();
-  for (std::size_t i = 0; i < messages->size(); ++i) all.push_back(read_message((*messages)[i], i));
+  for (std::size_t i = 0; i < messages->size(); ++i)
+    all.push_back(read_message((*messages)[i], i, text_arguments));
   return all;
 }
 
@@ -251,8 +245,9 @@ const std::vector<Field>& template_fields() {
 std::string chat_prompt(const Fields& fields, const Model& model) {
   tokenizer_for(model, "messages");
   fields.refuse("chat_template", kNoNumber, "is not supported: chats are rendered by the model's own");
+  const text::ModelText& text = *model.served.text;
   text::ChatInput input;
-  input.messages = read_messages(fields);
+  input.messages = read_messages(fields, text.call_form && text.call_form->text_arguments);
   const Tools tools = read_tools(fields);
   input.tools = tools.shown;
   const bool goes_on = fields.get(kGoOn) || is_begun(input.messages);
@@ -269,7 +264,6 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   }
   if (const auto effort = fields.get(kEffort).value_or(""); !effort.empty())
     input.extra.emplace(kEffort.name, effort);
-  const text::ModelText& text = *model.served.text;
   if (!text.chat_template)
     throw http::HttpError(
         400,
@@ -277,7 +271,6 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
             (text.chat_template_error.empty() ? "" : " (" + text.chat_template_error + ")") +
             "; use /v1/completions",
         "messages", "no_chat_template");
-  if (text.call_form && text.call_form->text_arguments) close_arguments(input.messages);
   input.tokens = text.tokens;
   try {
     text::Rendering within;
@@ -303,9 +296,12 @@ std::vector<int32_t> chat_tokens(const Fields& fields, const Model& model) {
   return encode(model, "messages", chat_prompt(fields, model), false);
 }
 
-Json content_schema() {
-  Json part = object({{"type", one_of({"text"})}, {"text", type("string")}}, {"type", "text"});
-  return {{"oneOf", Json::array({type("string"), list(std::move(part))})}};
+Json content_schema(std::initializer_list<const char*> types) {
+  const Json part = {
+      {"anyOf", Json::array({object({{"type", one_of(types)}, {"text", type("string")}}, {"type", "text"}),
+                             object({{"type", one_of({"refusal"})}, {"refusal", type("string")}},
+                                    {"type", "refusal"})})}};
+  return {{"oneOf", Json::array({type("string"), list(part)})}};
 }
 
 std::string read_content(const Fields& fields, const Json& content) {

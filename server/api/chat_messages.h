@@ -1,6 +1,7 @@
 // A chat request's messages -> the prompt that the model's template makes of them.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@ const std::vector<Field>& template_fields();
 Json chat_message_schema(const Limits&);
 inline constexpr Schema kChatMessage{"ChatMessage", chat_message_schema};
 
-// A member of that name: a string, or parts that are text. Throws HttpError 400.
-Json content_schema();
+// A member of that name: a string, or parts that are text, of one of these types, or a refusal. Throws HttpError 400.
+Json content_schema(std::initializer_list<const char*> types = {"text"});
 std::string read_content(const Fields& fields, const Json& content);
 
 // Reads these fields. Throws HttpError 400.

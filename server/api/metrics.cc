@@ -3,18 +3,17 @@
 
 #include <dirent.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
 #include <ctime>
-#include <fstream>
 #include <variant>
 
 #include "base/energy.h"
 #include "base/log_writer.h"
 #include "engine/cuda/energy.h"
 #include "server/api/endpoints.h"
+#include "server/session/freed_memory.h"
 #include "server/version.h"
 
 namespace ark::api {
@@ -65,13 +64,6 @@ void series(std::string& out, std::string_view name, std::string_view labels,
   series(out, stem + "_count", all, static_cast<double>(count));
 }
 
-double resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  double total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
-}
-
 double cpu_seconds() {  // of all threads, in user and system mode
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -102,7 +94,8 @@ void print_process(std::string& out) {
     series(out, name, "", value);
   };
   one("process_start_time_seconds", "gauge", "Start of the process, Unix time.", static_cast<double>(kStart));
-  one("process_resident_memory_bytes", "gauge", "Resident memory of this process.", resident_bytes());
+  one("process_resident_memory_bytes", "gauge", "Resident memory of this process.",
+      static_cast<double>(session::resident_bytes()));
   one("process_cpu_seconds_total", "counter", "User and system CPU time of this process.", cpu_seconds());
   one("process_open_fds", "gauge", "Open file descriptors.", open_descriptors());
   one("process_max_fds", "gauge", "File descriptors that may be open.", most_descriptors());

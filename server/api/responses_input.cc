@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/api/chat_messages.h"
 #include "server/api/schema.h"
 
 namespace ark::api {
@@ -48,8 +49,13 @@ const OtherField kFunctions{"tools", [](const Limits&) {
                             }};
 const OtherField kFunctionChoice{
     "tool_choice", [](const Limits&) {
-      Json function = object({{"type", one_of({"function"})}, {"name", type("string")}}, {"type", "name"});
-      return maybe({{"oneOf", Json::array({one_of({"auto", "none", "required"}), std::move(function)})}});
+      const Json function =
+          object({{"type", one_of({"function"})}, {"name", type("string")}}, {"type", "name"});
+      const Json allowed = object({{"type", one_of({"allowed_tools"})},
+                                   {"mode", one_of({"auto", "required"})},
+                                   {"tools", at_least_one(list(function))}},
+                                  {"type", "mode", "tools"});
+      return maybe({{"oneOf", Json::array({one_of({"auto", "none", "required"}), function, allowed})}});
     }};
 const OtherField kMetadata{"metadata", [](const Limits&) { return maybe(type("object")); }};
 
@@ -75,6 +81,13 @@ std::string text_in(const Fields& fields, const char* name) {
   const auto text = fields.string(name);
   if (!text) fields.wrong_type(name, "a string");
   return *text;
+}
+
+// As a chat names it.
+Json chosen_function(const Fields& own) {
+  if (const std::string kind = text_in(own, "type"); kind != "function")
+    own.fail("type", "is " + escaped(kind, 40) + R"(; it must be "function")");
+  return {{"type", "function"}, {"function", {{"name", text_in(own, "name")}}}};
 }
 
 // A string, or parts that are text, as a chat has them.
@@ -105,9 +118,7 @@ const std::vector<Field>& responses_fields() {
 }
 
 Json response_item_schema(const Limits&) {
-  const Json part = object(
-      {{"type", one_of({"input_text", "output_text", "text"})}, {"text", type("string")}}, {"type", "text"});
-  const Json content = {{"oneOf", Json::array({type("string"), list(part)})}};
+  const Json content = content_schema({"input_text", "output_text", "text"});
   return {{"anyOf", Json::array({object({{"type", one_of({"message"})},
                                          {"role", one_of({"user", "assistant", "system", "developer"})},
                                          {"content", content}},
@@ -214,9 +225,19 @@ void ResponsesInput::read_tools(const Fields& fields) {
     return;
   }
   const Fields own(*choice, fields.path("tool_choice."));
-  if (const std::string kind = text_in(own, "type"); kind != "function")
-    own.fail("type", "is " + escaped(kind, 40) + R"(; it must be "function")");
-  chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", text_in(own, "name")}}}};
+  if (text_in(own, "type") != "allowed_tools") {
+    chat["tool_choice"] = chosen_function(own);
+    return;
+  }
+  const Json* given = own.find("tools");
+  if (!given || !given->is_array()) own.wrong_type("tools", "an array");
+  Json tools = Json::array();
+  for (std::size_t i = 0; i < given->size(); ++i) {
+    const std::string place = "tools[" + std::to_string(i) + "]";
+    tools.push_back(chosen_function(Fields(object_in(own, (*given)[i], place), own.path(place + "."))));
+  }
+  chat["tool_choice"] = {{"type", "allowed_tools"},
+                         {"allowed_tools", {{"mode", text_in(own, "mode")}, {"tools", std::move(tools)}}}};
 }
 
 void ResponsesInput::read_form(const Fields& fields) {
@@ -266,7 +287,8 @@ std::string ResponsesInput::own_words(const std::string& text) const {
   static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"max_completion_tokens", "max_output_tokens"},
       {"response_format", "text.format"},
-      {"reasoning_effort", "reasoning.effort"}};
+      {"reasoning_effort", "reasoning.effort"},
+      {"tool_choice.allowed_tools", "tool_choice"}};
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
     const std::string_view rest = std::string_view(text).substr(at);

@@ -15,6 +15,7 @@ struct Tools {
   Json shown;                             // by the chat template; null: none
   Json may_call = Json::array();          // of these
   bool must_call = false, names = false;  // one of them at least; exactly that one
+  bool only = false;                      // calls of others are none
 };
 
 // Throws HttpError 400.

@@ -77,6 +77,10 @@ schedule::StartConstraint Grammars::start(const std::string& key, const Compile&
   std::call_once(trie_once_, [&] { trie_ = std::make_shared<const text::TokenTrie>(*tokenizer_); });
   GrammarPtr grammar = find(key);
   if (!grammar) {
+    struct AtEnd {  // also where the form is refused: it may have been large by then
+      FreedMemory& freed;
+      ~AtEnd() { freed.give_back(); }
+    } at_end{freed_};
     grammar = compile();  // perhaps beside another thread that does the same
     std::lock_guard lock(mutex_);
     make_room(key.size() + grammar->bytes());

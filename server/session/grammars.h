@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/schedule/constraint.h"
+#include "server/session/freed_memory.h"
 
 namespace ark::text {
 class Grammar;
@@ -50,6 +51,7 @@ class Grammars {
   std::once_flag trie_once_;
   std::shared_ptr<const text::TokenTrie> trie_;
 
+  FreedMemory freed_;
   std::mutex mutex_;
   std::map<std::string, std::weak_ptr<const text::Grammar>> known_;  // as long as anybody has them
   std::list<GrammarPtr> kept_;                                       // whoever has them; latest first

@@ -48,7 +48,7 @@ std::optional<CallForm> call_form_of(const ChatTemplate& chat_template,
 
 struct ToolCall {
   std::string name;
-  Json arguments;  // an object
+  std::string arguments;  // the JSON of an object, as the model wrote it, without blanks between its parts
 };
 // The calls of a section; empty where it holds anything else. `tools`: as in requests; their schemas tell which
 // parameters are texts.

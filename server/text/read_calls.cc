@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <functional>
 #include <initializer_list>
+#include <map>
 #include <utility>
 
 #include "server/text/call_form.h"
@@ -9,10 +11,10 @@ namespace {
 
 constexpr JsonLimits kCallLimits{64, 100'000};
 
-Json json_of(std::string_view text) {  // null where the text is none
-  if (!why_too_large(std::string(text), kCallLimits).empty()) return {};
-  Json json = parse_json_or_discard(text);
-  return json.is_discarded() ? Json() : json;
+// The parser would pass over a byte order mark.
+bool is_json(std::string_view text) {
+  return !text.starts_with('\xEF') && why_too_large(text, kCallLimits).empty() &&
+         !parse_json_or_discard(text).is_discarded();
 }
 
 class Reader {
@@ -54,13 +56,14 @@ class Reader {
     up_to({mark});
     return take(mark);
   }
-  // An object that comes next; null if none does.
-  Json object() {
+  // An object that comes next; empty if none does.
+  std::string_view object() {
     skip(kBlanks);
     const std::size_t end = at_ < text_.size() && text_[at_] == '{' ? end_of_object(text_, at_) : text_.npos;
     if (end == text_.npos) return {};
     const std::size_t begin = std::exchange(at_, end);
-    return json_of(text_.substr(begin, end - begin));
+    const std::string_view object = text_.substr(begin, end - begin);
+    return is_json(object) ? object : "";
   }
 
  private:
@@ -73,26 +76,61 @@ std::string_view first_mark(std::string_view literal) {
   return units.empty() ? "" : units[0].substr(0, units[0].find('\1'));
 }
 
-// Arguments are an object, or the text of one, as in OpenAI's answers, or there are none. Null: none of these.
-Json as_object(Json json) {
-  if (json.is_null()) return Json::object();
-  if (json.is_string()) json = json_of(json.get<std::string>());
-  return json.is_object() ? json : Json();
+std::string string_of(std::string_view json) { return ark::parse_json(json).get<std::string>(); }
+
+// Of an object that is JSON, with the values as they are written; of those with the same name the last.
+using Members = std::map<std::string, std::string_view, std::less<>>;
+Members members_in(std::string_view object) {
+  Members members;
+  std::string_view* value = nullptr;
+  std::size_t depth = 0, begin = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < object.size(); ++i) {
+    const char c = object[i];
+    const bool closes = c == '}' || c == ']';
+    if (c == '"' || quoted) {
+      i += c == '\\';
+      quoted = quoted != (c == '"');
+    } else if (c == '{' || c == '[') {
+      if (depth++ == 0) begin = i + 1;
+    } else if (c == ':' && depth == 1) {
+      value = &members[string_of(object.substr(begin, i - begin))];
+      begin = i + 1;
+    } else if (closes || c == ',') {
+      if (depth == 1 && value) *value = trimmed(object.substr(begin, i - begin));
+      if (depth == 1) begin = i + 1;
+      depth -= closes;
+    }
+  }
+  return members;
 }
 
-bool read_json(const CallForm& form, const Json& object, std::vector<ToolCall>& calls) {
-  const Json* from = &object;
-  if (const auto inner = object.find("function"); inner != object.end() && inner->is_object()) from = &*inner;
-  const auto name = from->find(form.name);
-  if (name == from->end() || !name->is_string()) return false;
-  Json arguments = Json::object();
-  for (const std::string& key : {form.arguments, std::string("arguments"), std::string("parameters")})
-    if (const auto given = from->find(key); given != from->end()) {
-      arguments = as_object(*given);
+// Arguments are an object, or the text of one, as in OpenAI's answers, or there are none. Empty: none of these.
+std::string arguments_of(std::string_view value) {
+  if (value == "null") return "{}";
+  std::string text;
+  if (value.starts_with('"')) {
+    text = string_of(value);
+    value = is_json(text) ? trimmed(text) : "";
+  }
+  return value.starts_with('{') ? compact_text(value) : "";
+}
+
+bool read_json(const CallForm& form, std::string_view object, std::vector<ToolCall>& calls) {
+  Members members = members_in(object);
+  if (const auto inner = members.find("function"); inner != members.end() && inner->second.starts_with('{'))
+    members = members_in(inner->second);
+  const auto name = members.find(form.name);
+  if (name == members.end() || !name->second.starts_with('"')) return false;
+  std::string arguments = "{}";
+  for (const std::string_view key :
+       {std::string_view(form.arguments), std::string_view("arguments"), std::string_view("parameters")})
+    if (const auto given = members.find(key); given != members.end()) {
+      arguments = arguments_of(given->second);
       break;
     }
-  if (!arguments.is_object()) return false;
-  calls.push_back({name->get<std::string>(), std::move(arguments)});
+  if (arguments.empty()) return false;
+  calls.push_back({string_of(name->second), std::move(arguments)});
   return true;
 }
 
@@ -111,18 +149,18 @@ bool is_text(const Json& schema) {
          std::ranges::all_of(*some, [&](const Json& one) { return is_text(one) || is_null(one); });
 }
 
-// The value of a parameter. What the function's schema calls a text is one, also where it looks like a number; others
-// are JSON, or constants as Python has them.
-Json value_of(std::string_view text, const Json& schema, bool lines) {
+// The value of a parameter as JSON. What the function's schema calls a text is one, also where it looks like a number;
+// others are JSON, or constants as Python has them.
+std::string value_of(std::string_view text, const Json& schema, bool lines) {
   if (lines && text.starts_with('\n')) text.remove_prefix(1);
   if (lines && text.ends_with('\n')) text.remove_suffix(1);
   if (!is_text(schema)) {
     const std::string_view bare = trimmed(text);
-    if (bare == "True" || bare == "False") return bare == "True";
-    Json json = json_of(bare);
-    if (!json.is_null() || bare == "null" || bare == "None") return json;
+    if (bare == "True" || bare == "False") return bare == "True" ? "true" : "false";
+    if (bare == "None") return "null";
+    if (is_json(bare)) return compact_text(bare);
   }
-  return std::string(text);
+  return to_text(std::string(text));
 }
 
 // The schemas of a function's parameters by name; an empty object if there are none.
@@ -142,8 +180,9 @@ Json properties_of(const Json& tools, const std::string& name) {
   return Json::object();
 }
 
-Json read_parameters(const CallForm& form, Reader& from, const Json& schemas) {
-  Json arguments = Json::object();
+// Empty where they are none.
+std::string read_parameters(const CallForm& form, Reader& from, const Json& schemas) {
+  Json values = Json::object();  // their JSON
   const std::string_view behind_key = first_mark(form.after_key);
   // A tag may say more than the name, another thing for each value: <parameter name="x" string="false">.
   const bool has_attributes = form.after_key.starts_with('"') && form.after_key.ends_with('>');
@@ -153,9 +192,12 @@ Json read_parameters(const CallForm& form, Reader& from, const Json& schemas) {
     const auto schema = schemas.find(key);
     const std::string_view value = from.up_to({form.after_value});
     if (!from.take(form.after_value)) return {};  // it was cut off
-    arguments[key] = value_of(value, schema == schemas.end() ? Json() : *schema, form.lines);
+    values[key] = value_of(value, schema == schemas.end() ? Json() : *schema, form.lines);
   }
-  return arguments;
+  std::string arguments;
+  for (const auto& [key, value] : values.items())
+    arguments += (arguments.empty() ? "" : ",") + to_text(key) + ":" + value.get_ref<const std::string&>();
+  return "{" + arguments + "}";
 }
 
 }  // namespace
@@ -169,8 +211,8 @@ std::vector<ToolCall> read_calls(const CallForm& form, std::string_view section,
       from.skip("[], ;\t\r\n");
       if (from.take(form.after)) from.skip("]");
       if (from.at_end()) break;
-      const Json object = from.object();
-      if (!object.is_object() || !read_json(form, object, calls)) return {};
+      const std::string_view object = from.object();
+      if (object.empty() || !read_json(form, object, calls)) return {};
       // Without an end the section holds all that the model marks, each time anew.
       if (form.end.empty() && !form.begin.empty() && from.take(form.begin)) from.take(form.before);
       continue;
@@ -181,8 +223,9 @@ std::vector<ToolCall> read_calls(const CallForm& form, std::string_view section,
         trimmed(mark.empty() ? from.up_to({is_named ? "{" : form.before_key, "\n", first_mark(form.after)})
                              : from.up_to({mark})));
     if (name.empty() || name.find_first_of(" \t\r\n") != name.npos || !from.take(form.after_name)) return {};
-    Json arguments = is_named ? from.object() : read_parameters(form, from, properties_of(tools, name));
-    if (!arguments.is_object()) return {};
+    std::string arguments =
+        is_named ? compact_text(from.object()) : read_parameters(form, from, properties_of(tools, name));
+    if (arguments.empty()) return {};
     calls.push_back({std::move(name), std::move(arguments)});
     if (!form.again.empty() && from.take(form.again)) continue;  // it begins as `after` does
     from.take(form.after);

@@ -71,15 +71,15 @@ bool ToolCalls::read_section(std::string_view section, Found& found) {
   // Where nothing marks calls, an object that an answer consists of is one only if it names a function; and where
   // nothing stands behind names, a word is one only if it is a name.
   const CallForm& form = expected_->form;
-  const bool is_bare =
-      form.begin.empty() || (form.kind == CallForm::Kind::kParameters && form.after_name.empty());
+  const bool must_be_offered = expected_->only_tools || form.begin.empty() ||
+                               (form.kind == CallForm::Kind::kParameters && form.after_name.empty());
   const auto is_offered = [&](const ToolCall& call) {
     return std::ranges::any_of(expected_->tools, [&](const Json& tool) {
       const auto function = tool.find("function");
       return function != tool.end() && function->is_object() && function->value("name", Json()) == call.name;
     });
   };
-  if (calls.empty() || (is_bare && !std::ranges::all_of(calls, is_offered))) return false;
+  if (calls.empty() || (must_be_offered && !std::ranges::all_of(calls, is_offered))) return false;
   for (ToolCall& call : calls) {
     if (count_ == expected_->most) break;
     found.calls.push_back(std::move(call));

@@ -16,7 +16,8 @@ class ToolCalls {
   // What calls are looked for. `most`: what comes behind so many is lost.
   struct Expected {
     CallForm form = json_in_tool_call();
-    Json tools;  // as in requests
+    Json tools;               // as in requests
+    bool only_tools = false;  // a call of another function is text
     std::size_t most = SIZE_MAX;
   };
   explicit ToolCalls(const Expected& expected) : expected_(&expected) {}  // which must outlive it

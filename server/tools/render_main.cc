@@ -30,7 +30,7 @@ ark::Json read_answer(const ark::text::ChatTemplate& of, const ark::Json& input)
   const auto found = ark::text::ToolCalls(expected).push(input.at("answer").get<std::string>(), true);
   ark::Json calls = ark::Json::array();
   for (const ark::text::ToolCall& call : found.calls)
-    calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
+    calls.push_back({{"name", call.name}, {"arguments", ark::parse_json(call.arguments)}});
   return {{"text", found.text}, {"calls", std::move(calls)}};
 }
 

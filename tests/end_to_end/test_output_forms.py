@@ -149,7 +149,11 @@ def test_the_client_parses_what_it_asked_for(client, tiny):
     assert answer.choices[0].finish_reason == "stop" and isinstance(answer.choices[0].message.parsed, Answer)
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}],
+                         ids=["required", "named", "allowed"])
 @pytest.mark.parametrize("shows", ["{% for t in tools or [] %}{{ t.function.name }} {% endfor %}", ""])
 def test_calls_can_be_forced(tmp_path, choice, shows):
     """By templates that ask for no <tool_call>, and by one that shows no tools: then the first message does."""

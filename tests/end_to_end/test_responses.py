@@ -119,7 +119,8 @@ PRINTS = """{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m
 
 def test_functions_are_called_and_their_results_read(tmp_path):
     with Server("--model", roomy(tmp_path, PRINTS)) as server:
-        for choice, many in (("required", False), ({"type": "function", "name": "get_weather"}, True)):
+        named = {"type": "function", "name": "get_weather"}
+        for choice, many in (("required", False), ({"type": "allowed_tools", "mode": "required", "tools": [named]}, False), (named, True)):
             options = {"tools": tools_of(TOOLS), "tool_choice": choice, "parallel_tool_calls": many, "max_output_tokens": 400, "temperature": 1, "seed": 3}
             whole, events = ask(server, **options), stream(server, **options)
             assert whole["status"] == "completed" and same(events[-1]["response"], whole)
@@ -210,6 +211,10 @@ def test_a_failure_on_the_way_is_an_event(tmp_path):
     ({"input": "Hi", "reasoning": {"effort": "high"}}, "reasoning.effort", "does not look at"),
     ({"input": "Hi", "tool_choice": "required"}, "tool_choice", "no tools"),
     ({"input": "Hi", "tool_choice": {"type": "mcp"}}, "tool_choice.type", "is mcp"),
+    ({"input": "Hi", "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools", "must be an array"),
+    ({"input": "Hi", "tool_choice": {"type": "allowed_tools", "mode": "none", "tools": []}}, "tool_choice.mode", "must be"),
+    ({"input": "Hi", "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}}, "tool_choice",
+     "names f"),
     ({"input": "Hi", "tools": [{"type": "function"}]}, "tools[0].name", "must be a string"),
     ({"input": "Hi", "instructions": 3}, "instructions", "must be a string"),
     ({"input": "Hi", "top_logprobs": 21}, "top_logprobs", ""),

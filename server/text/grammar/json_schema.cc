@@ -155,7 +155,7 @@ bool SchemaCompiler::fits(const Json& value, const Constraints& constraints) con
             below = upper ? compare(upper->value, number) : 1;
   return (above > 0 || (above == 0 && !lower->is_exclusive)) &&
          (below > 0 || (below == 0 && !upper->is_exclusive)) &&
-         number.is_multiple_of(constraints.multiple_of);
+         (!constraints.multiple_of || number.is_multiple_of(*constraints.multiple_of));
 }
 
 ExpressionPtr SchemaCompiler::write_type(JsonType type, const Constraints& constraints) {
@@ -174,7 +174,9 @@ ExpressionPtr SchemaCompiler::write_type(JsonType type, const Constraints& const
 }
 
 ExpressionPtr SchemaCompiler::write_number(bool integers_only, const Constraints& constraints) {
-  if (constraints.bounds.empty() && constraints.multiple_of == 1)
+  const std::uint32_t multiple_of = constraints.multiple_of.value_or(1);
+  integers_only |= constraints.multiple_of.has_value();
+  if (constraints.bounds.empty() && multiple_of == 1)
     return integers_only ? json_.any_integer() : json_.any_number();
   const NumberBounds& bounds = constraints.bounds;
   if (bounds.lower && bounds.upper) {
@@ -182,8 +184,8 @@ ExpressionPtr SchemaCompiler::write_number(bool integers_only, const Constraints
     if (sign > 0 || (sign == 0 && (bounds.lower->is_exclusive || bounds.upper->is_exclusive)))
       return impossible(constraints.pointer, "no number is between its bounds");
   }
-  return numbers_between(bounds, integers_only, constraints.multiple_of, reader_.named(constraints.pointer),
-                         rules_, budget_);
+  return numbers_between(bounds, integers_only, multiple_of, reader_.named(constraints.pointer), rules_,
+                         budget_);
 }
 
 ExpressionPtr SchemaCompiler::write_string(const Constraints& constraints) {

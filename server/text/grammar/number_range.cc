@@ -177,7 +177,8 @@ Digits digits_for(const NumberBounds& bounds, bool integers_only, std::uint32_t 
                                               " digits behind the point is not supported; round it");
     return {is_open ? kUsualDigits : integer, kUsualDigits};
   }
-  if (is_open) integer = std::max(integer, kExactDigits - std::max<std::size_t>(fraction, 6));
+  if (is_open && fraction < kExactDigits)
+    integer = std::max(integer, kExactDigits - std::max<std::size_t>(fraction, 6));
   if (integer + fraction > kExactDigits)
     throw Error(Code::kInvalidArgument, place + ": an exclusive bound with more than " +
                                             std::to_string(kExactDigits) +
@@ -223,7 +224,6 @@ Decimal Decimal::of(const Json& number) {
 }
 
 bool Decimal::is_multiple_of(std::uint32_t divisor) const {
-  if (divisor == 1) return true;
   std::uint32_t remainder = 0;
   for (const char digit : integer)
     remainder = (remainder * 10 + static_cast<std::uint32_t>(digit - '0')) % divisor;

@@ -223,7 +223,7 @@ Constraints SchemaReader::merged(Constraints a, const Constraints& b) {
   }
   if (b.bounds.lower) a.bounds.narrow_lower(*b.bounds.lower);
   if (b.bounds.upper) a.bounds.narrow_upper(*b.bounds.upper);
-  a.multiple_of = std::lcm(a.multiple_of, b.multiple_of);
+  if (b.multiple_of) a.multiple_of = std::lcm(a.multiple_of.value_or(1), *b.multiple_of);
   if (a.multiple_of > kMaxMultiple)
     fail(a.pointer,
          "multipleOf: multiples are supported of integers up to " + std::to_string(kMaxMultiple) + " only");

@@ -54,7 +54,7 @@ struct Constraints {
   unsigned hinted_types = 0;                       // those that other keywords speak of
   std::optional<std::vector<const Json*>> values;  // of enum and const
   NumberBounds bounds;
-  std::uint32_t multiple_of = 1;
+  std::optional<std::uint32_t> multiple_of;
   Counts length, items_count, members_count;
   std::vector<Text> patterns, formats;
   std::vector<AllOf> first_items;

@@ -81,6 +81,26 @@ TEST(Endpoints, WhatTheTemplateDoesNotPrintOfAMessageIsRefusedByName) {
   EXPECT_EQ(lost_field(plain, R"([{"role": "tool", "name": "f", "content": "a"}])"), "");
 }
 
+TEST(Endpoints, PartsOfAMessageAreItsText) {
+  Service service;
+  service.add(with_template("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"), {});
+  const http::Router router = make_router(service);
+  const auto chat = [&](const std::string& part) {
+    http::Request request;
+    request.body =
+        R"({"messages": [{"role": "assistant", "content": [{"type": "text", "text": "Oh"}, )" + part + "]}]}";
+    return Json::parse(router.find("POST", "/apply-template").route->handler(request).body)["prompt"];
+  };
+  EXPECT_EQ(chat(R"({"type": "text", "text": "no"})"), "assistant: Oh\nno\n");
+  EXPECT_EQ(chat(R"({"type": "refusal", "refusal": "no"})"), "assistant: Oh\nno\n");
+  for (const auto& [part, member] : std::vector<std::pair<const char*, const char*>>{
+           {R"({"type": "refusal", "text": "no"})", "refusal"}, {R"({"type": "image_url"})", "type"}}) {
+    http::HttpError error(200, "");
+    EXPECT_EQ(http::status_thrown([&, &part = part] { chat(part); }, &error), 400);
+    EXPECT_EQ(error.param, "messages[0].content[1]." + std::string(member));
+  }
+}
+
 TEST(Endpoints, MoreSequencesThanMayWaitAreRefusedForGood) {
   Service service;
   service.add(with_template("a"), {.max_queue = 2});
@@ -154,6 +174,27 @@ TEST(Endpoints, CallsOfToolsAreReadInTheTemplatesOwnForm) {
   }
 }
 
+// Templates that walk through arguments have them as values, whose numbers are of 64 bits.
+TEST(Endpoints, ArgumentsOfEarlierCallsStayTheClientsTextWhereTheTemplatePrintsOne) {
+  Service service;
+  service.add(
+      of_calls(
+          R"({{ tools or '' }}{% for m in messages %}{% for c in m.tool_calls or [] %}{{ '<call>' + c.function.name + '<arguments>' + c.function.arguments + '</call>' }}{% endfor %}{{ m.content or '' }}{% endfor %})"),
+      {});
+  const http::Router router = make_router(service);
+  for (const auto& [arguments, printed] : std::vector<std::pair<Json, std::string>>{
+           {R"({ "id": 98765432109876543210 })", R"({ "id": 98765432109876543210 })"},
+           {"", "{}"},
+           {{{"x", 1}}, R"({"x":1})"}}) {
+    const Json call = {{"id", "1"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+    http::Request request;
+    request.body = to_text(
+        {{"messages", {{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}}}}});
+    const http::Response answer = router.find("POST", "/apply-template").route->handler(request);
+    EXPECT_EQ(Json::parse(answer.body)["prompt"], "<call>f<arguments>" + printed + "</call>");
+  }
+}
+
 TEST(Endpoints, CallsOfToolsAreReadWhereTheTemplateAsksForThem) {
   Service service;
   service.add(of_calls(R"({{ tools }}<tool_call>{"arguments": {}}{{ messages[0].content }})"), {});
@@ -211,6 +252,58 @@ TEST(Endpoints, CallsOfToolsAreReadWhereTheTemplateAsksForThem) {
   const Json one = Json::parse(chat(named("f")).body)["choices"][0];
   EXPECT_EQ(one["message"]["tool_calls"].size(), 1u) << "the named function is called once";
   EXPECT_EQ(one["finish_reason"], "tool_calls");
+}
+
+// The model calls nothing but f.
+TEST(Endpoints, ToolsCanBeNarrowedForOneAnswer) {
+  Service service;
+  service.add(
+      of_calls(
+          R"({{ tools | map(attribute='function.name') | join }}<tool_call>{"arguments": {}}{{ messages[0].content }})"),
+      {});
+  const http::Router router = make_router(service);
+  const auto tool = [](const char* name) {
+    return Json{{"type", "function"}, {"function", {{"name", name}}}};
+  };
+  const auto post = [&](const char* path, const char* mode, Json allowed) {
+    http::Request request;
+    request.client_gone = [] { return false; };
+    const Json choice = {{"type", "allowed_tools"},
+                         {"allowed_tools", {{"mode", mode}, {"tools", std::move(allowed)}}}};
+    request.body = to_text({{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                            {"max_tokens", 3},
+                            {"temperature", 0},
+                            {"tools", {tool("f"), tool("g"), tool("h")}},
+                            {"tool_choice", choice}});
+    return Json::parse(router.find("POST", path).route->handler(request).body);
+  };
+  const auto message = [&](const char* mode, Json allowed) {
+    return post("/v1/chat/completions", mode, std::move(allowed))["choices"][0]["message"];
+  };
+  EXPECT_EQ(post("/apply-template", "auto", {tool("h"), tool("f")})["prompt"].get<std::string>().find("fh<"),
+            0u);
+  EXPECT_EQ(message("auto", {tool("f"), tool("g")})["tool_calls"].size(), 3u);
+  const Json others = message("auto", {tool("g"), tool("h")});
+  EXPECT_FALSE(others.contains("tool_calls"));
+  EXPECT_EQ(others["content"].get<std::string>().find("<tool_call>"), 0u) << "what may not be called is text";
+  const Json forced = message("required", {tool("f"), tool("g")})["tool_calls"];
+  ASSERT_EQ(forced.size(), 3u) << "of several there may be several";
+  EXPECT_EQ(forced[0]["function"]["name"], "f");
+
+  http::HttpError error(200, "");
+  for (const auto& [mode, allowed, param] : std::vector<std::tuple<const char*, Json, const char*>>{
+           {"auto", {tool("f"), tool("x"), tool("y")}, "tool_choice"},
+           {"none", {tool("f")}, "tool_choice.allowed_tools.mode"},
+           {"auto", Json::array(), "tool_choice.allowed_tools.tools"},
+           {"auto", Json::array({tool("f"), 1}), "tool_choice.allowed_tools.tools[1]"},
+           {"auto", {tool("f"), {{"type", "function"}}}, "tool_choice.allowed_tools.tools[1].function"}}) {
+    EXPECT_EQ(http::status_thrown([&, &m = mode, &a = allowed] { message(m, a); }, &error), 400);
+    EXPECT_EQ(error.param, param) << error.message;
+    if (allowed.size() == 3) {
+      EXPECT_NE(error.message.find("names x, y, which are no functions"), error.message.npos)
+          << error.message;
+    }
+  }
 }
 
 TEST(Endpoints, CallsCanBeForcedWhateverTheTemplateAsksFor) {

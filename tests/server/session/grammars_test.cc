@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
+#include <memory>
+#include <vector>
 
 #include "base/error.h"
 #include "server/json.h"
 #include "server/text/grammar/grammar.h"
 #include "server/text/tokenizer.h"
+#include "tests/fixtures.h"
 
 namespace ark::session {
 namespace {
@@ -69,6 +73,37 @@ TEST(Grammars, ThoseInUseAreBoundedAndOthersMakeRoom) {
   EXPECT_NO_THROW(start('b')) << "it is there";
   in_use.pop_back();
   EXPECT_NO_THROW(start('d')) << "what nobody uses is forgotten";
+}
+
+// As long as anything behind it is in use, the allocator keeps what was freed; sanitizers keep all of it.
+TEST(Grammars, WhatCompilingTookIsGivenBack) {
+  if (test::is_sanitized()) GTEST_SKIP();
+  const text::Tokenizer tokenizer = letters();
+  std::vector<std::unique_ptr<char[]>> in_use;
+  const auto take = [&] {
+    std::vector<std::unique_ptr<char[]>> pieces(40'000);
+    for (auto& piece : pieces) {
+      piece = std::make_unique_for_overwrite<char[]>(4000);
+      std::memset(piece.get(), 1, 4000);
+    }
+    in_use.push_back(std::move(pieces.back()));
+  };
+  const std::size_t before = resident_bytes();
+  take();
+  ASSERT_GT(resident_bytes(), before + (std::size_t{100} << 20)) << "nothing would be left to give back";
+  Grammars grammars(&tokenizer);
+  for (const bool fits : {true, false}) {
+    try {
+      grammars.start(fits ? "a" : "b", [&] {
+        take();
+        return text::Grammar::of_regex(fits ? "a" : "(");
+      });
+      EXPECT_TRUE(fits);
+    } catch (const Error&) {
+      EXPECT_FALSE(fits);
+    }
+    EXPECT_LT(resident_bytes(), before + FreedMemory::kMostGrown) << fits;
+  }
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ std::pair<std::string, std::string> read(const std::vector<std::string>& pieces,
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const ToolCalls::Found found = calls.push(pieces[i], i + 1 == pieces.size());
     text += found.text;
-    for (const ToolCall& call : found.calls) called += call.name + " " + to_text(call.arguments) + ";";
+    for (const ToolCall& call : found.calls) called += call.name + " " + call.arguments + ";";
   }
   EXPECT_EQ(calls.any(), !called.empty());
   return {text, called};
@@ -28,25 +28,33 @@ TEST(ToolCalls, AreFoundWhereverTheTextIsCut) {
 {"name": "f", "arguments": {"x": "</tool_"}}
 </tool_call>)";
   const std::string f = R"(f {"x":"</tool_"};)";
-  for (const auto& [text, rest, called] : std::vector<std::tuple<std::string, std::string, std::string>>{
-           {"", "", ""},
-           {"Hi <there> \n", "Hi <there> \n", ""},
-           {one, "", f},
-           {"Let me see.\n\n" + one + "\n" + one + "\n", "Let me see.", f + f},
-           {one + " and then", " and then", f},
-           {R"(<tool_call>{"name": "g"})", "", "g {};"},  // the end of the text ends it
-           {R"(a <tool_call>{"name": "g", "argu)", R"(a <tool_call>{"name": "g", "argu)", ""},
-           {"a <tool_call> b </tool_call> " + one, "a <tool_call> b </tool_call>", f},
-           {"The <tool_call> tag.\n" + one, "The <tool_call> tag.", f},
-           {"<tool_call> <tool_call>" + one + "\n" + one, "<tool_call> <tool_call>", f + f},
-           {R"(<tool_call>{"name": "g", "arguments": {"x": "<tool_call>"}}</tool_call>)", "",
-            R"(g {"x":"<tool_call>"};)"},
-           {R"(<tool_call> a <tool_call> {"name")", R"(<tool_call> a <tool_call> {"name")", ""},
-           {R"(<tool_call>{"name": 1}</tool_call>)", R"(<tool_call>{"name": 1}</tool_call>)", ""},
-           {R"(<tool_call>{"name": "g", "arguments": 5}</tool_call>)",
-            R"(<tool_call>{"name": "g", "arguments": 5}</tool_call>)", ""},
-           {one + " <tool_c", " <tool_c", f},
-           {"<<tool_call", "<<tool_call", ""}}) {
+  for (
+      const auto& [text, rest, called] : std::vector<std::tuple<std::string, std::string, std::string>>{
+          {"", "", ""},
+          {"Hi <there> \n", "Hi <there> \n", ""},
+          {one, "", f},
+          {"Let me see.\n\n" + one + "\n" + one + "\n", "Let me see.", f + f},
+          {one + " and then", " and then", f},
+          {R"(<tool_call>{"name": "g"})", "", "g {};"},  // the end of the text ends it
+          {R"(a <tool_call>{"name": "g", "argu)", R"(a <tool_call>{"name": "g", "argu)", ""},
+          {"a <tool_call> b </tool_call> " + one, "a <tool_call> b </tool_call>", f},
+          {"The <tool_call> tag.\n" + one, "The <tool_call> tag.", f},
+          {"<tool_call> <tool_call>" + one + "\n" + one, "<tool_call> <tool_call>", f + f},
+          {R"(<tool_call>{"name": "g", "arguments": {"x": "<tool_call>"}}</tool_call>)", "",
+           R"(g {"x":"<tool_call>"};)"},
+          {R"(<tool_call>{"name": "g", "arguments": {"id": 98765432109876543210, "x": [1.50, "a \" b"]}}</tool_call>)",
+           "", R"(g {"id":98765432109876543210,"x":[1.50,"a \" b"]};)"},  // numbers as they are written
+          {R"(<tool_call>{"function": {"na\u006de": "g", "parameters": "{\"x\": 1e2}"}, "name": "f"}</tool_call>)",
+           "", R"(g {"x":1e2};)"},
+          {R"(<tool_call>{"arguments": {"name": {"x": 1}}, "name": "f", "name": "g"}</tool_call>)", "",
+           R"(g {"name":{"x":1}};)"},
+          {R"(<tool_call>{"name": "g", "arguments": null}</tool_call>)", "", "g {};"},
+          {R"(<tool_call> a <tool_call> {"name")", R"(<tool_call> a <tool_call> {"name")", ""},
+          {R"(<tool_call>{"name": 1}</tool_call>)", R"(<tool_call>{"name": 1}</tool_call>)", ""},
+          {R"(<tool_call>{"name": "g", "arguments": 5}</tool_call>)",
+           R"(<tool_call>{"name": "g", "arguments": 5}</tool_call>)", ""},
+          {one + " <tool_c", " <tool_c", f},
+          {"<<tool_call", "<<tool_call", ""}}) {
     const std::pair wanted(rest, called);
     EXPECT_EQ(read({text}), wanted);
     std::vector<std::string> letters;
@@ -79,6 +87,11 @@ TEST(ToolCalls, AreReadInOtherForms) {
   for (const auto& [expected, text, rest, called] :
        std::vector<std::tuple<const ToolCalls::Expected*, std::string, std::string, std::string>>{
            {&bare, f, "", R"(f {"x":1};)"},
+           {&words, "<tool_call>f<key>id</key><value> 98765432109876543210 </value></tool_call>", "",
+            R"(f {"id":98765432109876543210};)"},
+           {&words,
+            "<tool_call>f<key>x</key><value>1</value><key>x</key><value>{\"y\": a</value></tool_call>", "",
+            R"(f {"x":"{\"y\": a"};)"},
            {&bare, " " + f + "; " + f, "", R"(f {"x":1};f {"x":1};)"},
            {&bare, "So: " + f, "So: " + f, ""},
            {&bare, g, g, ""},  // no function of that name

@@ -93,8 +93,16 @@ TEST(GrammarSchema, NumbersKeepTheirBounds) {
                 {"0.5", "0.50", "1", "1.0", "1.249"}, {"0.49", "0", "1.25", "1.250", "-1", "1e0"});
   expect_values(R"({"type":"number","exclusiveMinimum":0})", {"0.1", "5", "0.0000000000000001"},
                 {"0", "0.0", "-1"});
+  expect_values(R"({"type":"number","exclusiveMinimum":1e-14})", {"0.00000000000002", "5"},
+                {"0", "0.00000000000001"});
   expect_values(R"({"type":"integer","multipleOf":7,"minimum":-14})", {"-14", "-7", "0", "7", "700", "49"},
                 {"-21", "8", "71"});
+  expect_values(R"({"type":"number","minimum":0,"maximum":10,"multipleOf":1})", {"0", "7", "10"},
+                {"0.5", "7.0", "11"});
+  expect_values(R"({"multipleOf":1})", {"0", "-7"}, {"0.5", "1e1", "\"a\""});
+  expect_values(R"({"type":"number","allOf":[{"multipleOf":1},{"multipleOf":4},{"multipleOf":6}]})",
+                {"0", "-12", "24"}, {"4", "6", "12.5"});
+  expect_values(R"({"enum":[0.5,1,2.0,"a"],"multipleOf":1})", {"1", "2.0", R"("a")"}, {"0.5"});
   expect_values(R"({"type":"number","minimum":-1e300})", {"-999"}, {});
 }
 
@@ -168,6 +176,12 @@ TEST(GrammarSchema, WhatIsNotSupportedIsNamedWithItsPlace) {
       {R"({"type":"number","multipleOf":0.01})", "schema: #/multipleOf: multiples are supported of integers"},
       {R"({"enum":["a"],"pattern":"b"})", "schema: #: enum or const beside this pattern"},
       {R"({"minimum":"1"})", "schema: #/minimum: expected a number"},
+      {R"({"type":"number","exclusiveMinimum":1e-16})",
+       "schema: #: an exclusive bound with more than 15 digits is not supported; round it"},
+      {R"({"type":"number","exclusiveMaximum":0.30000000000000004})",
+       "schema: #: an exclusive bound with more than 15 digits is not supported; round it"},
+      {R"({"type":"number","minimum":1e-17})",
+       "schema: #: a bound with more than 16 digits behind the point"},
       {R"({"maxItems":-1})", "schema: #/maxItems: expected an integer"},
       {R"({"properties":[]})", "schema: #/properties: expected an object"},
       {R"({"anyOf":{}})", "schema: #/anyOf: expected a list"},
@@ -182,7 +196,8 @@ TEST(GrammarSchema, WhatAcceptsNothingIsRefused) {
        {"false", R"({"enum":[]})", R"({"type":"integer","minimum":3,"maximum":2})", R"({"type":[]})",
         R"({"anyOf":[]})", R"({"type":"object","required":["a"],"additionalProperties":false})",
         R"({"allOf":[{"type":"null"},{"type":"string"}]})", R"({"type":"array","minItems":2,"maxItems":1})",
-        R"({"type":"integer","minimum":1,"maximum":6,"multipleOf":7})",
+        R"({"type":"integer","minimum":1,"maximum":6,"multipleOf":7})", R"({"const":0.5,"multipleOf":1})",
+        R"({"type":"number","exclusiveMinimum":0,"exclusiveMaximum":1,"multipleOf":1})",
         R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
         R"({"type":"string","minLength":2,"maxLength":1})"})
     EXPECT_NE(schema_error(schema).find("no text fits; allow at least one"), std::string::npos) << schema;
