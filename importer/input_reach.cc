@@ -108,9 +108,14 @@ std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers,
 std::set<std::string> misnamed_masks(const Graph& graph) {
   std::set<std::string> found;
   const Readers readers = graph.consumers();
+  const auto is_square = [&](ValueId id) {  // [tokens, tokens], [batch, 1, tokens, tokens]
+    const auto& shape = graph.value(id).shape;
+    return shape && (shape->size() == 2 || (shape->size() == 4 && (*shape)[1].is_constant(1))) &&
+           (*shape)[shape->size() - 2] == shape->back() && !shape->back().constant();
+  };
   const auto is_cache = [&](ValueId id) {
     const Value& v = graph.value(id);
-    return v.shape && v.shape->size() >= 3 && is_floating(v.dtype) &&
+    return v.shape && v.shape->size() >= 3 && !is_square(id) && is_floating(v.dtype) &&
            std::any_of(v.shape->begin(), v.shape->end(), [](const Expr& e) { return !e.constant(); });
   };
   const auto is_table = [&](ValueId id) { return table_rows(graph, readers, id) > 0; };
@@ -121,7 +126,7 @@ std::set<std::string> misnamed_masks(const Graph& graph) {
   };
   if (std::none_of(graph.inputs.begin(), graph.inputs.end(), is_cache)) return found;
   for (const ValueId mask : graph.inputs) {
-    if (!is_flat(mask) || readers[mask].empty()) continue;
+    if (!is_flat(mask) && !is_square(mask)) continue;
     const Expr& length = graph.value(mask).shape->back();
     const auto is_tokens = [&](ValueId id) {
       return id != mask && is_flat(id) && graph.value(id).shape->back() == length && is_table(id);

@@ -295,11 +295,11 @@ void Finder::find_others() {
     const bool like_ids = shape.back() == ids.back(), angles = makes_angles(i);
     const int64_t rows = table_rows(i);
     if (!is_integer(v.dtype) && !angles) c.positions = -100;  // which are made of numbers of any type
-    if (!is_integer(v.dtype) || rank(v) > 2) c.types = -100;
+    if (!is_integer(v.dtype) || rank(v) != 2) c.types = -100;
     // [batch, new, keys]; what has as many features for each token is an encoder's states.
     if (rank(v) == 3 && (shape.front().is_constant(3) || shape.back().constant())) c.mask = -100;
     if (rank(v) == 4 || (rank(v) == 3 && !shape.front().is_constant(3))) c.positions = -100;
-    if (rank(v) == 1) c.mask = c.types = -100;
+    if (rank(v) == 1 && (like_ids || shape[0] == ids[0] || !has_word(v.name, {"mask"}))) c.mask = -100;
     // One number beside many tokens is something else.
     if (rank(v) == 1 && shape[0].is_constant(1) && !like_ids) c.positions = -100;
     // As long as tokens; or longer, and cut to them.
