@@ -74,7 +74,7 @@ bool makes_angles(const Graph& graph, const Readers& readers, ValueId start) {
     if (node.op == Op::kCos || node.op == Op::kSin ||
         (node.op == Op::kRotary && node.inputs.size() > 3 && node.inputs[3] == id))
       found = true;
-    return !found && (only_moves(node.op) ||
+    return !found && (only_moves(node.op) || (node.op == Op::kRange && node.inputs[0] == id) ||
                       is_one_of(node.op, {Op::kMul, Op::kMatMul, Op::kDiv, Op::kAdd, Op::kEinsum}));
   });
   return found;

@@ -61,8 +61,7 @@ std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& sig
   if (contains(signature.positions, input))
     return filled(value, dims, [&](int64_t i) { return past + i % sequence; });
   for (const DecoderSignature::Length& length : signature.lengths)
-    if (length.input == input)
-      return filled(value, dims, [&](int64_t) { return past + sequence - length.offset; });
+    if (length.input == input) return filled(value, dims, [&](int64_t) { return length.at(past, sequence); });
   if (signature.token_types == input || contains(signature.ignored, input))
     return Tensor::zeros(value.dtype, dims);
   return std::nullopt;

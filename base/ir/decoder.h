@@ -37,10 +37,12 @@ struct DecoderSignature {
   // What a mask's numbers say of a key. kUsual: not 0, it is seen; floating ones of three and four axes are added to
   // scores. kSelects: those are not added, either. kHides: not 0, it is hidden. kQueries: a mask [S, total], causal.
   enum class MaskForm : uint8_t { kUsual, kSelects, kHides, kQueries };
-  // An integer that counts past + S - offset, alone or one a row (GroupQueryAttention's seqlens_k).
+  // An integer that counts past + S - offset, alone or one a row (GroupQueryAttention's seqlens_k); or past alone.
   struct Length {
     std::size_t input;
     int64_t offset;
+    bool is_past = false;
+    int64_t at(int64_t past, int64_t sequence) const { return is_past ? past : past + sequence - offset; }
   };
   std::size_t ids = 0;                           // input index of the token ids [B, S] (i32 or i64)
   std::optional<std::size_t> mask, token_types;  // [B, total] or [B, 1 or heads, S, total]; [B, S]

@@ -1,4 +1,5 @@
 // Roles of a decoder's inputs and outputs: from edges and shapes, from names only where those leave a choice.
+// Longer than most: one class, whose every step leaves to the next ones what it did not find.
 #include <algorithm>
 #include <cctype>
 #include <set>
@@ -273,8 +274,13 @@ void Finder::find_lengths() {
   for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
     if (known_[i] || !is_integer(input(i).dtype) || rank(input(i)) > 2) continue;
     const auto offset = input_reach::length_offset(graph_, readers_, graph_.inputs[i]);
-    if (!offset) continue;
-    found_.lengths.push_back({i, *offset});
+    // One number, from which positions are counted.
+    const auto& shape = input(i).shape;
+    const bool is_lone = shape && (shape->empty() || (shape->size() == 1 && shape->front().is_constant(1)));
+    const bool is_past =
+        !offset && is_lone && !found_.caches.empty() && (makes_angles(i) || table_rows(i) > 16);
+    if (!offset && !is_past) continue;
+    found_.lengths.push_back({i, offset.value_or(0), is_past});
     known_[i] = true;
   }
 }
@@ -303,9 +309,9 @@ void Finder::find_others() {
     // One number beside many tokens is something else.
     if (rank(v) == 1 && shape[0].is_constant(1) && !like_ids) c.positions = -100;
     // As long as tokens; or longer, and cut to them.
-    const bool is_of_tokens = like_ids || angles || rows > 16;
+    const bool is_of_tokens = like_ids || angles || rows > 0;
     if (!found_.caches.empty())
-      c.mask += is_of_tokens ? -4 : 4, c.positions += is_of_tokens ? 2 : -4, c.types += like_ids ? 2 : -4;
+      c.mask += is_of_tokens ? -4 : 4, c.positions += is_of_tokens ? 2 : -4, c.types += is_of_tokens ? 2 : -4;
     if (angles) c.positions += 4;
     if (rows > 16) c.positions += 3;
     if (rows > 0 && rows <= 16) c.types += 3;

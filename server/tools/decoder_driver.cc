@@ -203,10 +203,9 @@ class Decoder : public GraphDriver {
     for (const DecoderSignature::Length& length : model_.signature.lengths) {
       const Tensor& given = input(length.input, "lengths");
       for (int64_t i = 0; i < given.size(); ++i)
-        if (given.integer(i) != past_ + columns_ - length.offset)
-          unsupported("row " + std::to_string(i) +
-                      " has a length of its own: " + std::to_string(given.integer(i)) + " instead of " +
-                      std::to_string(past_ + columns_ - length.offset));
+        if (const int64_t own = length.at(past_, columns_); given.integer(i) != own)
+          unsupported("row " + std::to_string(i) + " has a length of its own: " +
+                      std::to_string(given.integer(i)) + " instead of " + std::to_string(own));
     }
     for (const auto& [name, value] : graph_.settled)
       for (std::size_t i = 0; i < graph_.inputs.size() && i < inputs_->size(); ++i)

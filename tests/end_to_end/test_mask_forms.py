@@ -63,6 +63,9 @@ def positions_of(b, kind, tokens, total):
     if kind == "mask size":
         size = b.size("attention_mask", 1)
         return b.row(b.range(b("Sub", size, tokens), size))
+    if kind.startswith("from past"):
+        begin = b("Reshape", "start", b.constant([])) if kind.endswith("row") else "start"
+        return b.row(b.range(begin, b("Add", begin, tokens)))
     counted = b("Sub", b("CumSum", b("Cast", "attention_mask", to=TensorProto.INT64), b.constant(1)), b.constant(1))
     assert kind == "counted"
     return b.last(counted, tokens)
@@ -89,15 +92,15 @@ def bias_of(b, kind, tokens, total):
     return b("Add", causal, b("Where", marked, hides, zero) if kind == "hides" else b("Where", marked, zero, hides))
 
 
-MASK_TYPES = {"kept": TensorProto.INT64, "one row": TensorProto.INT64, "bytes": TensorProto.UINT8, "hides": TensorProto.BOOL, "size": TensorProto.INT64,
-              "multiplied": TensorProto.FLOAT, "hides by query": TensorProto.BOOL, "kept by query": TensorProto.BOOL,
+MASK_TYPES = {"kept": TensorProto.INT64, "one row": TensorProto.INT64, "size": TensorProto.INT64,
+              "bytes": TensorProto.UINT8, "hides": TensorProto.BOOL, "multiplied": TensorProto.FLOAT, "hides by query": TensorProto.BOOL, "kept by query": TensorProto.BOOL,
               "added by query": TensorProto.FLOAT}
 POSITION_TYPES = {"int64": TensorProto.INT64, "cut": TensorProto.INT64, "float32": TensorProto.FLOAT,
                   "float16": TensorProto.FLOAT16}
 AXES = {"one row": 1, "hides by query": 4, "multiplied": 4, "kept by query": 2, "added by query": 2}
 
 
-def write(path, mask, positions, names):
+def write(path, mask, positions, names, types=False):
     b = Builder()
 
     def value(name, type_, *shape):
@@ -108,12 +111,19 @@ def write(path, mask, positions, names):
 
     inputs = [value("input_ids", TensorProto.INT64, "batch", "sequence")]
     if mask != "none":
-        shape = {4: ("batch", 1, "sequence", "total"), 2: ("sequence", "total"), 1: ("total",)}.get(AXES.get(mask), ("batch", "total"))
+        shapes = {1: ("total",), 2: ("sequence", "total"), 4: ("batch", 1, "sequence", "total")}
+        shape = shapes.get(AXES.get(mask), ("batch", "total"))
         inputs.append(value("attention_mask", MASK_TYPES[mask], *shape))
     if positions in POSITION_TYPES:
         length = "longer" if positions == "cut" else "sequence"
         inputs.append(value("position_ids", POSITION_TYPES[positions], "batch", length))
+    if positions.startswith("from past"):
+        inputs.append(helper.make_tensor_value_info("start", TensorProto.INT64, [1] if positions.endswith("row") else []))
     x = b("Gather", b.weight(VOCAB, HIDDEN), "input_ids")
+    if types:
+        inputs.append(value("token_type_ids", TensorProto.INT64, "batch", "longer"))
+        kinds = b.first("token_type_ids", b.size("input_ids", 1))
+        x = b("Add", x, b("Gather", b.weight(2, HIDDEN), kinds))
     tokens = b.size("input_ids", 1)
     total = b("Add", b.size("past_0_key", 2), tokens)
     place = b("Cast", positions_of(b, positions, tokens, total), to=TensorProto.FLOAT)
@@ -154,13 +164,14 @@ def write(path, mask, positions, names):
 def mask_for(kind, past, count):
     total = past + count
     causal = np.arange(total) <= past + np.arange(count)[:, None]
-    return {"kept": np.ones((1, total), np.int64), "one row": np.ones(total, np.int64), "size": np.ones((1, total), np.int64),
+    return {"kept": np.ones((1, total), np.int64), "one row": np.ones(total, np.int64),
+            "size": np.ones((1, total), np.int64),
             "bytes": np.ones((1, total), np.uint8), "hides": np.zeros((1, total), bool),
             "multiplied": causal[None, None].astype(np.float32), "hides by query": ~causal[None, None],
             "kept by query": causal, "added by query": np.where(causal, 0, HIDES).astype(np.float32)}[kind]
 
 
-def by_onnx_runtime(path, mask, positions, prompt):
+def by_onnx_runtime(path, mask, positions, prompt, types=False):
     session = open_session(str(path))
     feeds = {f"past_{layer}_{part}": np.zeros((1, HEADS, 0, DIM), np.float32)
              for layer in range(LAYERS) for part in ("key", "value")}
@@ -170,6 +181,10 @@ def by_onnx_runtime(path, mask, positions, prompt):
         places = past + np.arange(len(new) + (5 if positions == "cut" else 0))
         if positions in POSITION_TYPES:
             feeds["position_ids"] = places[None].astype(helper.tensor_dtype_to_np_dtype(POSITION_TYPES[positions]))
+        if types:
+            feeds["token_type_ids"] = np.zeros((1, len(new) + 3), np.int64)
+        if positions.startswith("from past"):
+            feeds["start"] = np.array([past] if positions.endswith("row") else past, np.int64)
         if mask != "none":
             feeds["attention_mask"] = mask_for(mask, past, len(new))
         logits, *present = session.run(None, feeds)
@@ -192,12 +207,20 @@ def by_ark(path, prompt):
     ("kept", "counted"), ("size", "counted"), ("bytes", "counted"), ("size", "mask size"), ("kept", "float32"),
     ("none", "float16"), ("kept", "cut"), ("none", "cut"), ("bytes", "int64"), ("hides", "int64"),
     ("hides by query", "int64"), ("multiplied", "int64"), ("kept by query", "int64"), ("added by query", "int64"),
-    ("one row", "int64")])
+    ("one row", "int64"), ("none", "from past"), ("kept", "from past row")])
 def test_tokens_are_those_of_onnx_runtime(tmp_path, mask, positions, names):
     if mask == "one row" and names == "slip":
         pytest.skip("one row of as many numbers as tokens is positions")
-    path = tmp_path / "model.onnx"
-    write(path, mask, positions, names)
-    expected = [by_onnx_runtime(path, mask, positions, prompt) for prompt in PROMPTS]
+    check(tmp_path / "model.onnx", mask, positions, names)
+
+
+@pytest.mark.parametrize("names", ["own", "none", "shared"])
+def test_types_of_tokens_may_be_cut_to_them(tmp_path, names):
+    check(tmp_path / "model.onnx", "kept", "int64", names, types=True)
+
+
+def check(path, mask, positions, names, types=False):
+    write(path, mask, positions, names, types)
+    expected = [by_onnx_runtime(path, mask, positions, prompt, types) for prompt in PROMPTS]
     assert len({token for tokens in expected for token in tokens}) > 5  # else much that is wrong would look right
     assert [by_ark(path, prompt) for prompt in PROMPTS] == expected
