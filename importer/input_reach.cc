@@ -59,6 +59,8 @@ int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
         rows = std::max(rows, table.shape->front().constant().value_or(0));
       return false;
     }
+    if (node.op == Op::kWhere && node.inputs[0] == id)
+      return false;  // it chooses, and is no part of what is chosen
     const bool follows = only_moves(node.op) ||
                          is_one_of(node.op, {Op::kAdd, Op::kSub, Op::kMax, Op::kMin, Op::kClip, Op::kWhere});
     return follows && std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId out) {
@@ -74,8 +76,37 @@ bool makes_angles(const Graph& graph, const Readers& readers, ValueId start) {
     if (node.op == Op::kCos || node.op == Op::kSin ||
         (node.op == Op::kRotary && node.inputs.size() > 3 && node.inputs[3] == id))
       found = true;
+    if (node.op == Op::kWhere && node.inputs[0] == id) return false;
     return !found && (only_moves(node.op) || (node.op == Op::kRange && node.inputs[0] == id) ||
                       is_one_of(node.op, {Op::kMul, Op::kMatMul, Op::kDiv, Op::kAdd, Op::kEinsum}));
+  });
+  return found;
+}
+
+Parts parts_of(const Graph& graph, const Readers& readers, ValueId start) {
+  Parts parts;
+  walk(graph, readers, start, [&](const Node& node, ValueId id) {
+    parts.are_taken |= node.op == Op::kSlice && node.inputs[0] == id;
+    parts.are_counted |= node.op == Op::kCumSum;
+    return node.op == Op::kCast || node.op == Op::kIdentity;
+  });
+  return parts;
+}
+
+bool begins_range(const Graph& graph, const Readers& readers, ValueId start) {
+  const auto moves_one = [](const Node& node) {
+    return is_one_of(node.op, {Op::kCast, Op::kIdentity, Op::kReshape});
+  };
+  const auto is_range = [&](ValueId id) {
+    const Node* node = graph.producer(id);
+    while (node && moves_one(*node)) node = graph.producer(node->inputs[0]);
+    return node && node->op == Op::kRange;
+  };
+  bool found = false;
+  walk(graph, readers, start, [&](const Node& node, ValueId id) {
+    if (node.inputs[0] == id) found = found || node.op == Op::kRange;
+    if (node.op == Op::kAdd) found = found || is_range(node.inputs[node.inputs[0] == id ? 1 : 0]);
+    return !found && moves_one(node) && node.inputs[0] == id;
   });
   return found;
 }

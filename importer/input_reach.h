@@ -19,6 +19,13 @@ bool only_moves(Op op);
 int64_t table_rows(const Graph& graph, const Readers& readers, ValueId id);
 // Whether the value becomes angles (or an index of rotary tables) without meeting tokens.
 bool makes_angles(const Graph& graph, const Readers& readers, ValueId id);
+// Whether a part of the value is taken; whether its numbers are counted.
+struct Parts {
+  bool are_taken = false, are_counted = false;
+};
+Parts parts_of(const Graph& graph, const Readers& readers, ValueId id);
+// Whether a Range begins with the value, or it is added to one.
+bool begins_range(const Graph& graph, const Readers& readers, ValueId id);
 // Whether the value, or it and a constant, is the length of each row's keys that an attention operator reads:
 // the constant, nullopt if it is nothing of the kind.
 std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers, ValueId id);

@@ -32,18 +32,16 @@ Tensor filled(const Value& input, const Dims& dims, F&& f) {
   return t;
 }
 
-using MaskForm = DecoderSignature::MaskForm;
-
 // [B, total], or [.., S, total], which is causal.
-Tensor mask_of(const Value& input, const Dims& dims, MaskForm form, int64_t past) {
+Tensor mask_of(const Value& input, const Dims& dims, const DecoderSignature& signature, int64_t past) {
+  using Meaning = DecoderSignature::MaskMeaning;
   constexpr int64_t kHidden = -65504;  // the least of 16 bits
-  const bool by_query = dims.size() > 2 || form == MaskForm::kQueries;
-  const bool adds =
-      is_floating(input.dtype) && by_query && form != MaskForm::kSelects && form != MaskForm::kHides;
+  const bool by_query = dims.size() > 2 || (signature.mask_by_query && dims.size() == 2);
+  const bool adds = is_floating(input.dtype) && by_query && signature.mask_meaning == Meaning::kUsual;
   const int64_t keys = dims.back(), queries = by_query ? dims[dims.size() - 2] : 1;
   return filled(input, dims, [&](int64_t i) {
     const bool seen = queries == 1 || i % keys <= past + i / keys % queries;
-    return adds ? (seen ? 0 : kHidden) : int64_t{seen != (form == MaskForm::kHides)};
+    return adds ? (seen ? 0 : kHidden) : int64_t{seen != (signature.mask_meaning == Meaning::kHides)};
   });
 }
 
@@ -57,7 +55,7 @@ bool contains(const std::vector<T>& list, const T& item) {
 std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& signature, std::size_t input,
                                  const Dims& dims, int64_t past, int64_t sequence) {
   const Value& value = graph.value(graph.inputs[input]);
-  if (signature.mask == input) return mask_of(value, dims, signature.mask_form, past);
+  if (signature.mask == input) return mask_of(value, dims, signature, past);
   if (contains(signature.positions, input))
     return filled(value, dims, [&](int64_t i) { return past + i % sequence; });
   for (const DecoderSignature::Length& length : signature.lengths)

@@ -34,9 +34,9 @@ struct DecoderSignature {
   struct State {
     std::size_t input, output;
   };
-  // What a mask's numbers say of a key. kUsual: not 0, it is seen; floating ones of three and four axes are added to
-  // scores. kSelects: those are not added, either. kHides: not 0, it is hidden. kQueries: a mask [S, total], causal.
-  enum class MaskForm : uint8_t { kUsual, kSelects, kHides, kQueries };
+  // What a mask's numbers say of a key. kUsual: not 0, it is seen; floating ones by query are added to scores.
+  // kSelects: those are not added, either. kHides: not 0, it is hidden.
+  enum class MaskMeaning : uint8_t { kUsual, kSelects, kHides };
   // An integer that counts past + S - offset, alone or one a row (GroupQueryAttention's seqlens_k); or past alone.
   struct Length {
     std::size_t input;
@@ -46,7 +46,8 @@ struct DecoderSignature {
   };
   std::size_t ids = 0;                           // input index of the token ids [B, S] (i32 or i64)
   std::optional<std::size_t> mask, token_types;  // [B, total] or [B, 1 or heads, S, total]; [B, S]
-  MaskForm mask_form = MaskForm::kUsual;
+  MaskMeaning mask_meaning = MaskMeaning::kUsual;
+  bool mask_by_query = false;          // of two axes it is [S, total], causal as those of more are
   std::vector<std::size_t> positions;  // [B, S], [S] or [3, B, S]: all the same numbers
   std::vector<Length> lengths;
   std::vector<std::size_t> ignored;  // nothing reads them

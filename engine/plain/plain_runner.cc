@@ -280,7 +280,7 @@ Dims PlainRunner::dims_of(std::size_t input, int64_t first, int64_t run, const S
   const auto& positions = signature_.positions;
   if (signature_.mask == input) {
     fill(1, signature_.caches.empty() ? run : first + run);  // states alone: a mask of the step
-    if (dims.size() >= 3 || signature_.mask_form == DecoderSignature::MaskForm::kQueries) fill(2, run);
+    if (dims.size() >= 3 || signature_.mask_by_query) fill(2, run);
   } else if (signature_.token_types == input ||
              std::find(positions.begin(), positions.end(), input) != positions.end()) {
     fill(1, run);

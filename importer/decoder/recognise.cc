@@ -21,7 +21,6 @@ namespace ark {
 namespace {
 
 using namespace decoder;  // the stages of this one function
-using MaskForm = DecoderSignature::MaskForm;
 
 constexpr int64_t kDefaultLength = 8'192;  // of tables, if neither file nor caller says
 
@@ -206,24 +205,35 @@ DecoderModel recognise(const Graph& original, const DecoderSignature& signature,
 }
 
 // What the numbers of a given mask may say where they do not say what is usual.
-std::vector<MaskForm> other_forms(const Graph& graph, const DecoderSignature& signature) {
-  if (!signature.mask) return {};
+std::vector<DecoderSignature> other_masks(const Graph& graph, const DecoderSignature& signature) {
+  using Meaning = DecoderSignature::MaskMeaning;
   const Value& mask = graph.value(graph.inputs[*signature.mask]);
   const Shape &shape = *mask.shape, &ids = *graph.value(graph.inputs[signature.ids]).shape;
-  std::vector<MaskForm> forms = {MaskForm::kHides};
-  if (shape.size() > 2 && is_floating(mask.dtype)) forms.push_back(MaskForm::kSelects);
-  if (shape.size() == 2 && !shape[0].constant() && !(shape[0] == ids[0])) forms.push_back(MaskForm::kQueries);
-  return forms;
+  const bool may_be_by_query = shape.size() == 2 && !shape[0].constant() && !(shape[0] == ids[0]);
+  std::vector<DecoderSignature> others;
+  for (const bool by_query : {false, true})
+    for (const Meaning meaning : {Meaning::kUsual, Meaning::kHides, Meaning::kSelects}) {
+      DecoderSignature other = signature;
+      other.mask_meaning = meaning, other.mask_by_query = by_query;
+      const bool is_known = meaning == signature.mask_meaning && by_query == signature.mask_by_query;
+      const bool adds = is_floating(mask.dtype) && (shape.size() > 2 || by_query);
+      if (!is_known && (!by_query || may_be_by_query || signature.mask_by_query) &&
+          (meaning != Meaning::kSelects || adds))
+        others.push_back(std::move(other));
+    }
+  return others;
 }
 
 // What proves to be causal is what the mask's numbers say: their type and shape do not tell whether 1 hides a key.
 DecoderModel recognise_any_mask(const Graph& graph, const DecoderSignature& signature,
                                 int64_t max_length) try {
   return recognise(graph, signature, max_length);
-} catch (const NotCausal&) {
-  for (const MaskForm form : other_forms(graph, signature)) {
-    DecoderSignature other = signature;
-    other.mask_form = form;
+} catch (const Refusal& refusal) {
+  const bool is_by_query = signature.mask && graph.value(graph.inputs[*signature.mask]).shape->size() > 2;
+  const bool may_be_misread = dynamic_cast<const NotCausal*>(&refusal) != nullptr ||
+                              (is_by_query && dynamic_cast<const FillsBlanks*>(&refusal) != nullptr);
+  if (!signature.mask || !may_be_misread) throw;
+  for (const DecoderSignature& other : other_masks(graph, signature)) {
     try {
       return recognise(graph, other, max_length);
     } catch (const std::exception&) {  // the first reason is told

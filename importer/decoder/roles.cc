@@ -46,10 +46,9 @@ Replacements input_sizes(const Graph& graph, const DecoderSignature& s) {
     if (const Shape* shape = shape_of(graph, length.input); shape && !shape->empty())
       replace_symbol(map, shape->front(), batch);
   if (const Shape* shape = shape_of(graph, s.mask); shape && !shape->empty()) {
-    const bool is_of_queries = s.mask_form == DecoderSignature::MaskForm::kQueries;
-    if (!is_of_queries && shape->size() > 1) replace_symbol(map, shape->front(), batch);
+    if (!s.mask_by_query && shape->size() > 1) replace_symbol(map, shape->front(), batch);
     replace_symbol(map, shape->back(), s.caches.empty() ? sequence : past + sequence);
-    if (shape->size() > 2 || is_of_queries) replace_symbol(map, (*shape)[shape->size() - 2], sequence);
+    if (shape->size() > 2 || s.mask_by_query) replace_symbol(map, (*shape)[shape->size() - 2], sequence);
   }
   return map;
 }

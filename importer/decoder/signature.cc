@@ -54,6 +54,7 @@ class Finder {
   bool gives_last_only() const;
   void find_lengths();
   void find_others();
+  void claim_unread_mask();
   bool explain(std::string* why) const;
 
   const Graph& graph_;
@@ -274,11 +275,13 @@ void Finder::find_lengths() {
   for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
     if (known_[i] || !is_integer(input(i).dtype) || rank(input(i)) > 2) continue;
     const auto offset = input_reach::length_offset(graph_, readers_, graph_.inputs[i]);
-    // One number, from which positions are counted.
     const auto& shape = input(i).shape;
-    const bool is_lone = shape && (shape->empty() || (shape->size() == 1 && shape->front().is_constant(1)));
-    const bool is_past =
-        !offset && is_lone && !found_.caches.empty() && (makes_angles(i) || table_rows(i) > 16);
+    const Expr& tokens = input(found_.ids).shape->back();
+    const bool is_lone = shape && (shape->empty() || (shape->size() == 1 && shape->front().is_constant(1) &&
+                                                      !(shape->front() == tokens)));
+    const bool is_past = !offset && is_lone && !found_.caches.empty() &&
+                         input_reach::begins_range(graph_, readers_, graph_.inputs[i]) &&
+                         (makes_angles(i) || table_rows(i) > 16);
     if (!offset && !is_past) continue;
     found_.lengths.push_back({i, offset.value_or(0), is_past});
     known_[i] = true;
@@ -305,11 +308,16 @@ void Finder::find_others() {
     // [batch, new, keys]; what has as many features for each token is an encoder's states.
     if (rank(v) == 3 && (shape.front().is_constant(3) || shape.back().constant())) c.mask = -100;
     if (rank(v) == 4 || (rank(v) == 3 && !shape.front().is_constant(3))) c.positions = -100;
-    if (rank(v) == 1 && (like_ids || shape[0] == ids[0] || !has_word(v.name, {"mask"}))) c.mask = -100;
+    if (rank(v) == 1 &&
+        (like_ids || shape[0] == ids[0] || !has_word(v.name, {"mask"}) || has_word(v.name, {"index", "len"})))
+      c.mask = -100;
     // One number beside many tokens is something else.
     if (rank(v) == 1 && shape[0].is_constant(1) && !like_ids) c.positions = -100;
     // As long as tokens; or longer, and cut to them.
-    const bool is_of_tokens = like_ids || angles || rows > 0;
+    const input_reach::Parts parts = input_reach::parts_of(graph_, readers_, graph_.inputs[i]);
+    const bool is_of_tokens =
+        like_ids || (!shape.back().constant() && !parts.are_counted &&
+                     (angles || (rows > 0 && rows != table_rows(found_.ids) && parts.are_taken)));
     if (!found_.caches.empty())
       c.mask += is_of_tokens ? -4 : 4, c.positions += is_of_tokens ? 2 : -4, c.types += is_of_tokens ? 2 : -4;
     if (angles) c.positions += 4;
@@ -339,21 +347,26 @@ void Finder::find_others() {
   found_.mask = claim(&Candidate::mask, false);
   if (const Shape shape = found_.mask ? *input(*found_.mask).shape : Shape();
       shape.size() == 2 && shape[0].as_symbol() && shape[0] == ids[1] && !(shape[0] == ids[0]))
-    found_.mask_form = DecoderSignature::MaskForm::kQueries;
+    found_.mask_by_query = true;
   found_.token_types = claim(&Candidate::types, false);
   for (const std::size_t i : found_.positions)
     if (const int64_t rows = table_rows(i); rows > 0)
       found_.max_positions = found_.max_positions ? std::min(found_.max_positions, rows) : rows;
-  for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
-    if (known_[i] || used(i)) continue;
-    // Of a mask whose size alone is read nothing is left but that size.
-    const Value& v = input(i);
-    const bool has_own_size = rank(v) == 2 && v.shape->back().as_symbol() && !(v.shape->back() == ids.back());
-    if (!found_.mask && !found_.caches.empty() && has_own_size)
-      found_.mask = i, known_[i] = true;
-    else
-      found_.ignored.push_back(i);
-  }
+  if (!found_.mask) claim_unread_mask();
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i)
+    if (!known_[i] && !used(i)) found_.ignored.push_back(i);
+}
+
+// Of a mask whose size alone is read nothing is left but that size.
+void Finder::claim_unread_mask() {
+  const Expr& tokens = input(found_.ids).shape->back();
+  for (const bool named : {true, false})
+    for (std::size_t i = 0; i < graph_.inputs.size() && !found_.caches.empty() && !found_.mask; ++i) {
+      const Value& v = input(i);
+      if (!known_[i] && !used(i) && rank(v) == 2 && v.shape->back().as_symbol() &&
+          !(v.shape->back() == tokens) && (!named || has_word(v.name, {"mask"})))
+        found_.mask = i, known_[i] = true;
+    }
 }
 
 bool Finder::explain(std::string* why) const {

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "importer/infer.h"
+#include "importer/input_reach.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -27,14 +28,19 @@ using Substitution = std::map<std::string, Expr>;
 struct InputSymbols {
   std::map<std::string, int> order;
   std::set<std::string> bare;
+  std::set<std::string> tokens;  // of those that look up rows of tables: how many
 
   explicit InputSymbols(const Graph& graph) {
+    const auto readers = graph.consumers();
     for (const ValueId id : graph.inputs) {
       if (!graph.value(id).shape) continue;
       for (const Expr& dim : *graph.value(id).shape) {
         for (const std::string& s : dim.symbols()) order.emplace(s, static_cast<int>(order.size()));
         if (const auto name = dim.as_symbol()) bare.insert(*name);
       }
+      const Shape& shape = *graph.value(id).shape;
+      if (shape.size() == 2 && shape[1].as_symbol() && input_reach::table_rows(graph, readers, id) > 0)
+        tokens.insert(*shape[1].as_symbol());
     }
   }
 };
@@ -74,16 +80,18 @@ bool is_tight(const std::string& name, const Expr& value, const Fact& fact,
 
 // min(past + seq, total) against past + seq, from a mask cut to the keys' length: settled by total = past + seq. Where
 // each layer's past has its own name, min(past.1 + seq, past.0 + seq) is settled by past.1 = past.0. Of a mask of which
-// positions take the last ones, min(seq, total) against seq says that there are as many, not how many there are.
-std::optional<Expr> settled_by(const std::string& name, const Fact& fact,
+// positions take the last ones, min(seq, total) against seq says that there are as many as tokens, and maybe more.
+std::optional<Expr> settled_by(const InputSymbols& inputs, const std::string& name, const Fact& fact,
                                const std::set<std::string>& symbols) try {
+  const auto is_tokens = [&](const std::string& s) { return inputs.tokens.contains(s); };
+  const bool is_of_a_part = symbols.size() == 2 && std::ranges::any_of(symbols, is_tokens);
   std::vector<Expr> values{fact.first, fact.second};
   for (const std::string& s : symbols) values.push_back(Expr::symbol(s));
   for (const Expr& value : values) {
     const std::set<std::string> read = value.symbols();
     const auto low = value.lower_bound();
-    if (read.empty() || read.contains(name) || !low || *low < 0 || (symbols.size() == 2 && value.as_symbol()))
-      continue;
+    if (read.empty() || read.contains(name) || !low || *low < 0) continue;
+    if (is_of_a_part && value.as_symbol()) continue;
     const Substitution map{{name, value}};
     if (fact.first.substitute(map) == fact.second.substitute(map) && is_tight(name, value, fact, symbols))
       return value;
@@ -106,7 +114,7 @@ std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, c
             [&](const auto& a, const auto& b) { return inputs.order.at(a) > inputs.order.at(b); });
   for (const std::string& s : latest_first) {
     auto solution = solved_for(s, difference);
-    if (!solution && tokens) solution = settled_by(s, fact, symbols);
+    if (!solution && tokens) solution = settled_by(inputs, s, fact, symbols);
     // Nobody names a size that is nothing: such a fact comes of one name for two sizes.
     if (solution && solution->is_constant(0)) continue;
     if (solution && binds(inputs, *solution)) return {{s, *solution}};

@@ -151,7 +151,8 @@ class Decoder : public GraphDriver {
     std::vector<bool> seen(static_cast<std::size_t>(past_ + columns_), true);
     if (s.mask) {
       const Tensor& mask = input(*s.mask, "the mask");
-      if (s.mask_form != DecoderSignature::MaskForm::kUsual || mask.dims != Dims{batch_, past_ + columns_})
+      if (s.mask_meaning != DecoderSignature::MaskMeaning::kUsual || s.mask_by_query ||
+          mask.dims != Dims{batch_, past_ + columns_})
         unsupported("the mask is not [batch, past + sequence], of keys that are seen");
       for (std::size_t i = 0; i < seen.size(); ++i)
         seen[i] = mask.integer(b * (past_ + columns_) + static_cast<int64_t>(i)) != 0;

@@ -4,7 +4,7 @@
 // 2009) for the epochs.
 //
 // Reads by lanes of one warp that are not ordered share one entry, which keeps either: a race with such lanes
-// is found in most runs, not all. Everything else is exact.
+// is found in most runs, not all. Of atomic accesses the last ones are known. Everything else is exact.
 #pragma once
 
 #include <cstdint>

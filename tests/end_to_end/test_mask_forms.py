@@ -78,9 +78,9 @@ def bias_of(b, kind, tokens, total):
         return "attention_mask"
     if kind == "kept by query":
         return b("Where", "attention_mask", zero, hides)
-    if kind == "hides by query":
+    if kind in ("hides by query", "hides in rows"):
         return b("Where", "attention_mask", hides, zero)
-    if kind == "multiplied":
+    if kind in ("multiplied", "multiplied in rows"):
         return b("Mul", b("Sub", b.constant(1, np.float32), "attention_mask"), hides)
     keys, queries = b.range(b.constant(0), total), b.range(b("Sub", total, tokens), total)
     later = b("Greater", keys, b("Unsqueeze", queries, b.constant([1])))
@@ -92,12 +92,14 @@ def bias_of(b, kind, tokens, total):
     return b("Add", causal, b("Where", marked, hides, zero) if kind == "hides" else b("Where", marked, zero, hides))
 
 
-MASK_TYPES = {"kept": TensorProto.INT64, "one row": TensorProto.INT64, "size": TensorProto.INT64,
-              "bytes": TensorProto.UINT8, "hides": TensorProto.BOOL, "multiplied": TensorProto.FLOAT, "hides by query": TensorProto.BOOL, "kept by query": TensorProto.BOOL,
-              "added by query": TensorProto.FLOAT}
+WHOLE, BYTE, BIT, REAL = TensorProto.INT64, TensorProto.UINT8, TensorProto.BOOL, TensorProto.FLOAT
+MASK_TYPES = {"kept": WHOLE, "one row": WHOLE, "size": WHOLE, "bytes": BYTE, "hides": BIT, "hides in rows": BIT,
+              "hides by query": BIT, "kept by query": BIT, "multiplied": REAL, "multiplied in rows": REAL,
+              "added by query": REAL}
 POSITION_TYPES = {"int64": TensorProto.INT64, "cut": TensorProto.INT64, "float32": TensorProto.FLOAT,
                   "float16": TensorProto.FLOAT16}
-AXES = {"one row": 1, "hides by query": 4, "multiplied": 4, "kept by query": 2, "added by query": 2}
+AXES = {"one row": 1, "hides in rows": 2, "multiplied in rows": 2, "kept by query": 2, "added by query": 2,
+        "hides by query": 4, "multiplied": 4}
 
 
 def write(path, mask, positions, names, types=False):
@@ -167,6 +169,7 @@ def mask_for(kind, past, count):
     return {"kept": np.ones((1, total), np.int64), "one row": np.ones(total, np.int64),
             "size": np.ones((1, total), np.int64),
             "bytes": np.ones((1, total), np.uint8), "hides": np.zeros((1, total), bool),
+            "hides in rows": ~causal, "multiplied in rows": causal.astype(np.float32),
             "multiplied": causal[None, None].astype(np.float32), "hides by query": ~causal[None, None],
             "kept by query": causal, "added by query": np.where(causal, 0, HIDES).astype(np.float32)}[kind]
 
@@ -195,9 +198,13 @@ def by_onnx_runtime(path, mask, positions, prompt, types=False):
     return tokens
 
 
+def ark_run(path, prompt):
+    return subprocess.run([BIN / "ark-run", path, "--prompt-ids", ",".join(map(str, prompt)), "--max-tokens", str(COUNT),
+                           "--ignore-eos", "--json", "--no-cache"], capture_output=True, text=True, timeout=60)
+
+
 def by_ark(path, prompt):
-    run = subprocess.run([BIN / "ark-run", path, "--prompt-ids", ",".join(map(str, prompt)), "--max-tokens", str(COUNT),
-                          "--ignore-eos", "--json", "--no-cache"], capture_output=True, text=True, timeout=60)
+    run = ark_run(path, prompt)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)["token_ids"]
 
@@ -207,11 +214,34 @@ def by_ark(path, prompt):
     ("kept", "counted"), ("size", "counted"), ("bytes", "counted"), ("size", "mask size"), ("kept", "float32"),
     ("none", "float16"), ("kept", "cut"), ("none", "cut"), ("bytes", "int64"), ("hides", "int64"),
     ("hides by query", "int64"), ("multiplied", "int64"), ("kept by query", "int64"), ("added by query", "int64"),
-    ("one row", "int64"), ("none", "from past"), ("kept", "from past row")])
+    ("hides in rows", "int64"), ("multiplied in rows", "int64"), ("one row", "int64"), ("none", "from past"),
+    ("kept", "from past row")])
 def test_tokens_are_those_of_onnx_runtime(tmp_path, mask, positions, names):
     if mask == "one row" and names == "slip":
         pytest.skip("one row of as many numbers as tokens is positions")
     check(tmp_path / "model.onnx", mask, positions, names)
+
+
+@pytest.mark.parametrize("rows", [5, 40])
+@pytest.mark.parametrize("shape", [["batch", 1], [1], []])
+def test_what_chooses_something_else_is_refused_by_name(tmp_path, shape, rows):
+    path = tmp_path / "model.onnx"
+    write(path, "kept", "int64", "none")
+    model = onnx.load(path)
+    graph, table = model.graph, np.ones((rows, HIDDEN), np.float32)
+    graph.input.append(helper.make_tensor_value_info("language", TensorProto.INT64, shape))
+    graph.initializer.append(numpy_helper.from_array(table, "languages"))
+    gather = next(n for n in graph.node if n.op_type == "Gather" and n.input[1] == "input_ids")
+    chosen = [helper.make_node("Gather", ["languages", "language"], ["chosen"]),
+              helper.make_node("Add", ["plain", "chosen"], [gather.output[0]])]
+    gather.output[0] = "plain"
+    place = list(graph.node).index(gather) + 1
+    nodes = [*graph.node[:place], *chosen, *graph.node[place:]]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    onnx.save(model, path)
+    run = ark_run(path, PROMPTS[0])
+    assert run.returncode == 65 and "language" in run.stderr, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize("names", ["own", "none", "shared"])
