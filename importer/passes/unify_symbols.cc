@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "importer/infer.h"
-#include "importer/input_reach.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -28,19 +27,17 @@ using Substitution = std::map<std::string, Expr>;
 struct InputSymbols {
   std::map<std::string, int> order;
   std::set<std::string> bare;
-  std::set<std::string> tokens;  // of those that look up rows of tables: how many
+  std::set<std::string> of_caches;  // and of others of three axes and more
 
   explicit InputSymbols(const Graph& graph) {
-    const auto readers = graph.consumers();
     for (const ValueId id : graph.inputs) {
       if (!graph.value(id).shape) continue;
       for (const Expr& dim : *graph.value(id).shape) {
         for (const std::string& s : dim.symbols()) order.emplace(s, static_cast<int>(order.size()));
         if (const auto name = dim.as_symbol()) bare.insert(*name);
       }
-      const Shape& shape = *graph.value(id).shape;
-      if (shape.size() == 2 && shape[1].as_symbol() && input_reach::table_rows(graph, readers, id) > 0)
-        tokens.insert(*shape[1].as_symbol());
+      if (graph.value(id).shape->size() < 3) continue;
+      for (const Expr& dim : *graph.value(id).shape) of_caches.merge(dim.symbols());
     }
   }
 };
@@ -83,8 +80,8 @@ bool is_tight(const std::string& name, const Expr& value, const Fact& fact,
 // positions take the last ones, min(seq, total) against seq says that there are as many as tokens, and maybe more.
 std::optional<Expr> settled_by(const InputSymbols& inputs, const std::string& name, const Fact& fact,
                                const std::set<std::string>& symbols) try {
-  const auto is_tokens = [&](const std::string& s) { return inputs.tokens.contains(s); };
-  const bool is_of_a_part = symbols.size() == 2 && std::ranges::any_of(symbols, is_tokens);
+  const auto is_of_caches = [&](const std::string& s) { return inputs.of_caches.contains(s); };
+  const bool is_of_a_part = symbols.size() == 2 && !std::ranges::all_of(symbols, is_of_caches);
   std::vector<Expr> values{fact.first, fact.second};
   for (const std::string& s : symbols) values.push_back(Expr::symbol(s));
   for (const Expr& value : values) {
