@@ -18,6 +18,8 @@ void walk(const Graph& graph, const Readers& readers, ValueId start, F&& follows
     work.pop_back();
     for (const NodeId reader : readers[id]) {
       const Node& node = graph.node(reader);
+      if (node.op == Op::kWhere && node.inputs[0] == id)
+        continue;  // it chooses, and is no part of what is chosen
       if (!follows(node, id)) continue;
       for (const ValueId out : node.outputs)
         if (out != kNoValue && seen.insert(out).second) work.push_back(out);
@@ -59,8 +61,6 @@ int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
         rows = std::max(rows, table.shape->front().constant().value_or(0));
       return false;
     }
-    if (node.op == Op::kWhere && node.inputs[0] == id)
-      return false;  // it chooses, and is no part of what is chosen
     const bool follows = only_moves(node.op) ||
                          is_one_of(node.op, {Op::kAdd, Op::kSub, Op::kMax, Op::kMin, Op::kClip, Op::kWhere});
     return follows && std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId out) {
@@ -76,7 +76,6 @@ bool makes_angles(const Graph& graph, const Readers& readers, ValueId start) {
     if (node.op == Op::kCos || node.op == Op::kSin ||
         (node.op == Op::kRotary && node.inputs.size() > 3 && node.inputs[3] == id))
       found = true;
-    if (node.op == Op::kWhere && node.inputs[0] == id) return false;
     return !found && (only_moves(node.op) || (node.op == Op::kRange && node.inputs[0] == id) ||
                       is_one_of(node.op, {Op::kMul, Op::kMatMul, Op::kDiv, Op::kAdd, Op::kEinsum}));
   });

@@ -36,7 +36,7 @@ Tensor filled(const Value& input, const Dims& dims, F&& f) {
 Tensor mask_of(const Value& input, const Dims& dims, const DecoderSignature& signature, int64_t past) {
   using Meaning = DecoderSignature::MaskMeaning;
   constexpr int64_t kHidden = -65504;  // the least of 16 bits
-  const bool by_query = dims.size() > 2 || (signature.mask_by_query && dims.size() == 2);
+  const bool by_query = dims.size() > 2 || signature.mask_by_query;
   const bool adds = is_floating(input.dtype) && by_query && signature.mask_meaning == Meaning::kUsual;
   const int64_t keys = dims.back(), queries = by_query ? dims[dims.size() - 2] : 1;
   return filled(input, dims, [&](int64_t i) {

@@ -217,8 +217,7 @@ std::vector<DecoderSignature> other_masks(const Graph& graph, const DecoderSigna
       other.mask_meaning = meaning, other.mask_by_query = by_query;
       const bool is_known = meaning == signature.mask_meaning && by_query == signature.mask_by_query;
       const bool adds = is_floating(mask.dtype) && (shape.size() > 2 || by_query);
-      if (!is_known && (!by_query || may_be_by_query || signature.mask_by_query) &&
-          (meaning != Meaning::kSelects || adds))
+      if (!is_known && (!by_query || may_be_by_query) && (meaning != Meaning::kSelects || adds))
         others.push_back(std::move(other));
     }
   return others;

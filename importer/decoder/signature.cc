@@ -275,6 +275,7 @@ void Finder::find_lengths() {
   for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
     if (known_[i] || !is_integer(input(i).dtype) || rank(input(i)) > 2) continue;
     const auto offset = input_reach::length_offset(graph_, readers_, graph_.inputs[i]);
+    // One number, from which positions are counted.
     const auto& shape = input(i).shape;
     const Expr& tokens = input(found_.ids).shape->back();
     const bool is_lone = shape && (shape->empty() || (shape->size() == 1 && shape->front().is_constant(1) &&
