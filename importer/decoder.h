@@ -14,6 +14,8 @@ struct NotRecognised {
   std::string reason;
   // There is no cache, and the first token sees the last one: a masked model, no generator.
   bool fills_blanks = false;
+  // How it is driven plain where find_signature() is mistaken, which takes a mask's numbers to say what is usual.
+  std::optional<DecoderSignature> signature{};
 };
 
 // Is there a way to drive it as a decoder at all? nullopt with `why` otherwise.

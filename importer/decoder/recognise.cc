@@ -157,10 +157,15 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   const int64_t reach = reachable_length(graph, roles, wanted);
   const int64_t length = reach < wanted || max_length > 0 ? reach : kDefaultLength;
   Rewrite r(graph, roles, length);
-  rewrite(r);
-  check_caches(r);
-  if (r.blocks.empty()) throw Refusal("", "there is no attention");
-  r.out.graph.outputs = {finish_logits(r)};
+  try {
+    rewrite(r);
+    check_caches(r);
+    if (r.blocks.empty()) throw Refusal("", "there is no attention");
+    r.out.graph.outputs = {finish_logits(r)};
+  } catch (Refusal& refusal) {
+    refusal.is_behind_masks = !r.blocks.empty();
+    throw;
+  }
   DecoderModel model;
   model.signature = signature;
   describe_blocks(r.blocks, r.evidence);
@@ -224,8 +229,9 @@ std::vector<DecoderSignature> other_masks(const Graph& graph, const DecoderSigna
 }
 
 // What proves to be causal is what the mask's numbers say: their type and shape do not tell whether 1 hides a key.
-DecoderModel recognise_any_mask(const Graph& graph, const DecoderSignature& signature,
-                                int64_t max_length) try {
+// `known`: is told what they say, also of a model that is refused for something else.
+DecoderModel recognise_any_mask(const Graph& graph, const DecoderSignature& signature, int64_t max_length,
+                                std::optional<DecoderSignature>& known) try {
   return recognise(graph, signature, max_length);
 } catch (const Refusal& refusal) {
   const bool is_by_query = signature.mask && graph.value(graph.inputs[*signature.mask]).shape->size() > 2;
@@ -235,6 +241,10 @@ DecoderModel recognise_any_mask(const Graph& graph, const DecoderSignature& sign
   for (const DecoderSignature& other : other_masks(graph, signature)) {
     try {
       return recognise(graph, other, max_length);
+    } catch (const Refusal& of_other) {
+      if (!of_other.is_behind_masks) continue;
+      known = other;
+      throw;
     } catch (const std::exception&) {  // the first reason is told
     }
   }
@@ -244,7 +254,8 @@ DecoderModel recognise_any_mask(const Graph& graph, const DecoderSignature& sign
 DecoderModel recognise_static(const GrownCaches& grown, const DecoderSignature& signature,
                               int64_t max_length) {
   check_grown_caches(grown, signature);
-  DecoderModel model = recognise_any_mask(grown.graph, signature, max_length);
+  std::optional<DecoderSignature> unused;  // the graph as it is has no signature
+  DecoderModel model = recognise_any_mask(grown.graph, signature, max_length, unused);
   for (int64_t* most : {&model.max_positions, &model.signature.max_positions})
     *most = *most ? std::min(*most, grown.length) : grown.length;
   model.evidence.push_back("caches of " + std::to_string(grown.length) +
@@ -263,13 +274,14 @@ std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, 
   if (!signature->states.empty())
     return NotRecognised{"", "input " + escaped(graph.value(graph.inputs[signature->states[0].input]).name) +
                                  " is a state of one size, no cache of keys and values"};
+  std::optional<DecoderSignature> known;
   try {
     return grown ? recognise_static(*grown, *signature, max_length)
-                 : recognise_any_mask(graph, *signature, max_length);
+                 : recognise_any_mask(graph, *signature, max_length, known);
   } catch (const FillsBlanks& refusal) {
     return NotRecognised{refusal.node, refusal.reason, true};
   } catch (const Refusal& refusal) {
-    return NotRecognised{refusal.node, refusal.reason};
+    return NotRecognised{refusal.node, refusal.reason, false, known};
   } catch (const Error& error) {
     return NotRecognised{"", error.what()};
   }

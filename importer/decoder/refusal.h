@@ -12,6 +12,7 @@ struct Refusal : std::exception {
   Refusal(std::string node, std::string reason) : node(std::move(node)), reason(std::move(reason)) {}
   const char* what() const noexcept override { return reason.c_str(); }
   std::string node, reason;
+  bool is_behind_masks = false;  // some attention's mask was proven to be causal
 };
 
 // What may hold, but costs more to see than it is worth.

@@ -69,6 +69,20 @@ std::string plan_line(const Compiled& compiled) {
   return "tp=" + std::to_string(compiled.programs.size()) + short_plan(compiled.plan.summary);
 }
 
+// With masks as the proof has found them.
+std::optional<DecoderSignature> driven_as(const Graph& graph,
+                                          const std::variant<DecoderModel, NotRecognised>& recognised) {
+  std::optional<DecoderSignature> signature = find_signature(graph, nullptr);
+  const auto* model = std::get_if<DecoderModel>(&recognised);
+  const auto* no = std::get_if<NotRecognised>(&recognised);
+  const DecoderSignature* proven = model ? &model->signature : no->signature ? &*no->signature : nullptr;
+  if (signature && proven) {
+    signature->mask_meaning = proven->mask_meaning;
+    signature->mask_by_query = proven->mask_by_query;
+  }
+  return signature;
+}
+
 }  // namespace
 
 Graph import_logged(const LoadOptions& options, std::vector<onnx::SourceFile>& files, StageLog& log) {
@@ -86,17 +100,16 @@ Graph import_logged(const LoadOptions& options, std::vector<onnx::SourceFile>& f
   return graph;
 }
 
-std::optional<DecoderModel> recognise_logged(const Graph& graph, const LoadOptions& options, StageLog& log,
-                                             std::string& reason) {
-  reason = "asked for";
-  if (options.plain) return std::nullopt;
+std::variant<DecoderModel, ServedPlain> recognise_logged(const Graph& graph, const LoadOptions& options,
+                                                         StageLog& log) {
   auto recognised = recognise_decoder(graph, table_length(options));
+  if (options.plain) return ServedPlain{"asked for", driven_as(graph, recognised)};
   if (const auto* no = std::get_if<NotRecognised>(&recognised)) {
     log.done("recognise", "no");
-    reason = (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") + no->reason;
+    const std::string reason = (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") + no->reason;
     if (no->fills_blanks)
       throw Error(Code::kUnsupported, reason + "; this model fills blanks and does not generate");
-    return std::nullopt;
+    return ServedPlain{reason, driven_as(graph, recognised)};
   }
   auto& model = std::get<DecoderModel>(recognised);
   log.done("recognise", "ragged decoder: " + recognised_text(model));

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/ir/decoder.h"
@@ -22,11 +23,17 @@ struct CompiledModel {
   std::vector<onnx::SourceFile> files;  // that it was read from
 };
 
+// The graph as it is, one sequence at a time.
+struct ServedPlain {
+  std::string reason;
+  std::optional<DecoderSignature> signature;  // nullopt: it is no decoder at all
+};
+
 // `files`: gets those that were read. Throws as import_model.
 Graph import_logged(const LoadOptions& options, std::vector<onnx::SourceFile>& files, StageLog& log);
-// nullopt with `reason` if it is served plain. Throws Error(kUnsupported) for what is no decoder at all.
-std::optional<DecoderModel> recognise_logged(const Graph& graph, const LoadOptions& options, StageLog& log,
-                                             std::string& reason);
+// Throws Error(kUnsupported) for what fills blanks.
+std::variant<DecoderModel, ServedPlain> recognise_logged(const Graph& graph, const LoadOptions& options,
+                                                         StageLog& log);
 CompiledModel compile_logged(const DecoderModel& model, const LaunchTerms& terms,
                              const std::vector<onnx::SourceFile>& files, StageLog& log);
 // Of a model that another start has compiled.

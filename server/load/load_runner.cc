@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "base/bytes.h"
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/machine.h"
 #include "base/sha256.h"
 #include "engine/cuda/driver.h"
@@ -73,22 +75,21 @@ struct PlainModel {
   PlainRunner runner;
 };
 
-LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::string& reason, StageLog& log) {
-  const auto signature = find_signature(graph, nullptr);
-  if (!signature)
+LoadedRunner load_plain(Graph graph, const ServedPlain& served, const LoadOptions& options, StageLog& log) {
+  if (!served.signature)
     throw Error(Code::kUnsupported, "the model is no decoder that can be served: " + kind_of(graph).why_not +
                                         "; run it with ark-run");
-  log.fact("plain", "served as it is, one sequence at a time, on one rank: " + reason);
+  log.fact("plain", "served as it is, one sequence at a time, on one rank: " + served.reason);
   int64_t weights = 0;
   for (const Value& value : graph.values)
     if (value.constant) weights += bytes_of(value.dtype, value.constant->size());
   check_fits(weights, "weights of " + mebibytes(weights), "; give it more, or a model of smaller types");
   PlainRunnerOptions plain;
   plain.max_slots = options.max_sequences;
-  plain.max_length = sequence_length(options, signature->max_positions);
+  plain.max_length = sequence_length(options, served.signature->max_positions);
   plain.limits = options.run;
   plain.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
-  auto model = std::make_shared<PlainModel>(std::move(graph), *signature, plain);
+  auto model = std::make_shared<PlainModel>(std::move(graph), *served.signature, plain);
   log.done("load", std::to_string(model->graph.nodes.size()) + " nodes");
   try {
     warm(model->runner, 2);       // a single row broadcasts where several do not
@@ -128,10 +129,13 @@ std::shared_ptr<cuda::Gpu> gpu_for(const LoadOptions& options, std::shared_ptr<c
   return nullptr;
 }
 
-void refuse_plain_on_gpu(const LoadOptions& options, const std::string& reason) {
+void refuse_plain(const LoadOptions& options, std::size_t started_ranks, const std::string& reason) {
   if (options.device.device == Device::kCuda)
     throw Error(Code::kUnsupported,
                 "--device cuda: the GPU runs recognised decoders, this model is served plain: " + reason);
+  if (started_ranks > 0)
+    throw Error(Code::kUsage, "the model is served plain, by one rank, and " + std::to_string(started_ranks) +
+                                  " were started: " + reason);
 }
 
 // Where the programs run.
@@ -329,17 +333,13 @@ LoadedRunner load_in(std::optional<RankGroup>& group, LoadOptions options,
   if (!is_kept) {
     std::vector<onnx::SourceFile> files;
     Graph graph = import_logged(options, files, log);
-    std::string reason;
-    const std::optional<DecoderModel> model = recognise_logged(graph, options, log, reason);
-    if (!model) {
-      refuse_plain_on_gpu(options, reason);
-      if (group)
-        throw Error(Code::kUsage, "the model is served plain, by one rank, and " +
-                                      std::to_string(group->members().size()) + " were started: " + reason);
-      return load_plain(std::move(graph), options, reason, log);
+    const auto recognised = recognise_logged(graph, options, log);
+    if (const auto* no = std::get_if<ServedPlain>(&recognised)) {
+      refuse_plain(options, group ? group->members().size() : 0, no->reason);
+      return load_plain(std::move(graph), *no, options, log);
     }
     graph = {};
-    job = compile_anew(*model, options, files, place, log);
+    job = compile_anew(std::get<DecoderModel>(recognised), options, files, place, log);
   }
   const Compiled& compiled = job->model.compiled;
   job->terms.on_gpu = place.gpu != nullptr;

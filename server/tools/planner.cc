@@ -79,10 +79,11 @@ Planner::Planner(const PlanOptions& options, StageLog& log) : options_(options),
   const LoadOptions load = load_options(options.loading(1));
   std::vector<onnx::SourceFile> files;
   const Graph graph = import_logged(load, files, log);
-  std::string reason;
-  model_ = recognise_logged(graph, load, log, reason);
-  if (!model_)
-    throw Error(Code::kUnsupported, "the model is served plain, by one rank, so it has no plan: " + reason);
+  auto recognised = recognise_logged(graph, load, log);
+  if (const auto* plain = std::get_if<ServedPlain>(&recognised))
+    throw Error(Code::kUnsupported,
+                "the model is served plain, by one rank, so it has no plan: " + plain->reason);
+  model_ = std::get<DecoderModel>(std::move(recognised));
   programs_ =
       std::make_unique<RankPrograms>(*model_, compile_options(terms_for(facts_of(*model_), load, false)));
   whole_ = lower(1, 1, 1);

@@ -171,13 +171,13 @@ def by_onnx_runtime(path, mask, positions, prompt, types=False):
     return tokens
 
 
-def ark_run(path, prompt):
+def ark_run(path, prompt, *options):
     return subprocess.run([BIN / "ark-run", path, "--prompt-ids", ",".join(map(str, prompt)), "--max-tokens", str(COUNT),
-                           "--ignore-eos", "--json", "--no-cache"], capture_output=True, text=True, timeout=60)
+                           "--ignore-eos", "--json", "--no-cache", *options], capture_output=True, text=True, timeout=60)
 
 
-def by_ark(path, prompt):
-    run = ark_run(path, prompt)
+def by_ark(path, prompt, *options):
+    run = ark_run(path, prompt, *options)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)["token_ids"]
 
@@ -195,6 +195,30 @@ KINDS = [
     (*kind, names) for kind in KINDS for names in ("own", "none", "shared", "slip") if (kind[0], names) != ("one row", "slip")])
 def test_tokens_are_those_of_onnx_runtime(tmp_path, mask, positions, names):
     check(tmp_path / "model.onnx", mask, positions, names)
+
+
+@pytest.mark.parametrize("mask", ["kept", "hides", "hides by query", "multiplied", "multiplied in rows"])
+def test_they_are_where_a_model_is_served_plain(tmp_path, mask):
+    """Its last rows are summed up over the tokens of a step, which no token's own row tells."""
+    path = tmp_path / "model.onnx"
+    write(path, mask, "int64", "own")
+    model = onnx.load(path)
+    nodes = model.graph.node
+    head = next(n for n in nodes if "logits" in n.output)
+    place, rows = list(nodes).index(head), head.input[0]
+    model.graph.initializer.append(numpy_helper.from_array(np.array(1), "tokens_axis"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.05, np.float32), "share"))
+    head.input[0] = "summed"
+    summed = [helper.make_node("CumSum", [rows, "tokens_axis"], ["sums"]), helper.make_node("Mul", ["sums", "share"], ["part"]),
+              helper.make_node("Add", [rows, "part"], ["summed"])]
+    nodes_after = [*nodes[:place], *summed, *nodes[place:]]
+    del nodes[:]
+    nodes.extend(nodes_after)
+    onnx.save(model, path)
+    card = subprocess.run([BIN / "ark-inspect", path], capture_output=True, text=True, timeout=60).stdout
+    assert "one sequence at a time" in card and "CumSum" in card, card
+    for prompt in PROMPTS:
+        assert by_ark(path, prompt) == by_onnx_runtime(path, mask, "int64", prompt)
 
 
 @pytest.mark.parametrize("rows", [5, 40])
@@ -229,3 +253,4 @@ def check(path, mask, positions, names, types=False):
     expected = [by_onnx_runtime(path, mask, positions, prompt, types) for prompt in PROMPTS]
     assert len({token for tokens in expected for token in tokens}) > 5  # else much that is wrong would look right
     assert [by_ark(path, prompt) for prompt in PROMPTS] == expected
+    assert by_ark(path, PROMPTS[0], "--driver", "dynamic") == expected[0]  # plain, though it need not be
