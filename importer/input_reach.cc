@@ -135,6 +135,17 @@ std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers,
   return std::nullopt;
 }
 
+bool tells_by_one(const Graph& graph, const Readers& readers, ValueId start) {
+  bool found = false;
+  walk(graph, readers, start, [&](const Node& node, ValueId id) {
+    const bool is_picked = node.op == Op::kGather && node.inputs[0] == id &&
+                           lone_integer(graph, node.inputs[1]) && node.attributes.get(key::kAxis) != 0;
+    found = found || is_picked || node.op == Op::kReduceMax;
+    return !found && is_one_of(node.op, {Op::kCast, Op::kIdentity, Op::kAdd, Op::kReshape});
+  });
+  return found;
+}
+
 std::set<std::string> misnamed_masks(const Graph& graph) {
   std::set<std::string> found;
   const Readers readers = graph.consumers();
@@ -162,7 +173,7 @@ std::set<std::string> misnamed_masks(const Graph& graph) {
       return id != mask && is_flat(id) && graph.value(id).shape->back() == length && is_table(id);
     };
     if (std::any_of(graph.inputs.begin(), graph.inputs.end(), is_tokens) && !is_table(mask) &&
-        !makes_angles(graph, readers, mask))
+        !makes_angles(graph, readers, mask) && !tells_by_one(graph, readers, mask))
       found.insert(graph.value(mask).name);
   }
   return found;

@@ -24,6 +24,8 @@ struct Parts {
   bool are_taken = false, are_counted = false;
 };
 Parts parts_of(const Graph& graph, const Readers& readers, ValueId id);
+// Whether the last or greatest of a row's numbers is taken: of positions that tells the length, of a mask nothing.
+bool tells_by_one(const Graph& graph, const Readers& readers, ValueId id);
 // Whether a Range begins with the value, or it is added to one.
 bool begins_range(const Graph& graph, const Readers& readers, ValueId id);
 // Whether the value, or it and a constant, is the length of each row's keys that an attention operator reads:

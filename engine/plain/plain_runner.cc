@@ -38,8 +38,10 @@ PlainRunner::PlainRunner(const Graph& graph, DecoderSignature signature, PlainRu
   const auto file_length = static_cast<int32_t>(std::min<int64_t>(signature_.max_positions, 1 << 20));
   limits_.max_length = options.max_length > 0 ? options.max_length : file_length > 0 ? file_length : 2048;
   if (file_length > 0) limits_.max_length = std::min(limits_.max_length, file_length);
-  limits_.max_tokens = options.max_tokens;
-  limits_.max_rows = std::max(options.max_slots, options.max_tokens);
+  limits_.parts_prompts = options.parts_prompts;
+  // A whole prompt beside a token of each other sequence.
+  limits_.max_tokens = options.parts_prompts ? options.max_tokens : limits_.max_length + options.max_slots;
+  limits_.max_rows = std::max(options.max_slots, limits_.max_tokens);
   limits_.max_slots = options.max_slots;
   limits_.page_size = options.page_size;
   limits_.pages = options.max_slots * ((limits_.max_length + options.page_size - 1) / options.page_size);

@@ -29,6 +29,7 @@ struct PlainRunnerOptions {
   int32_t max_length = 0;  // 0: what the file says, or 2048
   int32_t max_slots = 8;
   int32_t max_tokens = 512;
+  bool parts_prompts = true;  // false: what is computed of a token may depend on how many are read with it
   int32_t page_size = 16;
   ParallelFor parallel;
   RunLimits limits;  // of each run of the graph

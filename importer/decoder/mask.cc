@@ -307,9 +307,9 @@ void Proof::check_row(const Grid& g, const Step& step, int64_t b, int64_t h, int
         throw NotCausal(node_.name, "the mask is not causal: a key that should be hidden is seen" + where(j));
     } else if (const double bias = own + slope * static_cast<double>(j - position);
                !is_near(beta, bias, largest)) {
-      refuse(node_, (beta > kMasked ? "the bias on attention scores is not linear in the distance"
-                                    : "the mask hides a key that a causal mask shows") +
-                        where(j));
+      if (beta <= kMasked) refuse(node_, "the mask hides a key that a causal mask shows" + where(j));
+      // Far away it may be that 16 bits round it.
+      throw OutOfReach(node_.name, "the bias on attention scores is not linear in the distance" + where(j));
     } else if (!(std::abs(alpha - alpha_) <= 1e-6 * std::abs(alpha_))) {
       refuse(node_, "attention scores are scaled differently from place to place" + where(j));
     }

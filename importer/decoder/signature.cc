@@ -50,6 +50,9 @@ class Finder {
   int64_t table_rows(std::size_t input) const;  // largest constant table that the input indexes; 0: none
   bool makes_angles(std::size_t input) const;
   bool find_ids();
+  const std::string& output_name(std::size_t i) const {
+    return i < graph_.output_names.size() ? graph_.output_names[i] : graph_.value(graph_.outputs[i]).name;
+  }
   bool find_logits();
   bool gives_last_only() const;
   void find_lengths();
@@ -115,7 +118,7 @@ void Finder::pair_cache(std::size_t output) {
   if (candidates.empty()) return;
   // Several caches behind one output: the name that shares most with the output's.
   const auto shared = [&](const DecoderSignature::Cache& c) {
-    return shared_suffix(input(c.input).name, graph_.value(graph_.outputs[output]).name);
+    return shared_suffix(input(c.input).name, output_name(output));
   };
   const auto best = std::max_element(candidates.begin(), candidates.end(),
                                      [&](const auto& x, const auto& y) { return shared(x) < shared(y); });
@@ -252,7 +255,10 @@ bool Finder::find_logits() {
     const int64_t width = v.shape->back().constant().value_or(0);
     // A head may be padded or cut a little; hidden states are far smaller than a vocabulary.
     if (width * 2 < rows || width < 2) continue;
-    const int64_t score = (width == rows ? 2 : 1) + (has_word(v.name, {"logits"}) ? 2 : 0);
+    // Beside heads that guess further tokens (medusa_logits) it is the one without another name.
+    const std::string& name = output_name(i);
+    const int64_t named = name == "logits" ? 3 : has_word(name, {"logits"}) ? 2 : 0;
+    const int64_t score = (width == rows ? 2 : 1) + named;
     if (score <= best) continue;
     best = score;
     found_.logits = i;

@@ -103,13 +103,19 @@ Graph import_logged(const LoadOptions& options, std::vector<onnx::SourceFile>& f
 std::variant<DecoderModel, ServedPlain> recognise_logged(const Graph& graph, const LoadOptions& options,
                                                          StageLog& log) {
   auto recognised = recognise_decoder(graph, table_length(options));
-  if (options.plain) return ServedPlain{"asked for", driven_as(graph, recognised)};
-  if (const auto* no = std::get_if<NotRecognised>(&recognised)) {
+  const auto* no = std::get_if<NotRecognised>(&recognised);
+  // Nobody has proven that a token's numbers do not depend on how many are read with it. States follow each token.
+  const auto plain = [&](const std::string& reason) {
+    const std::optional<DecoderSignature> signature = driven_as(graph, recognised);
+    return ServedPlain{reason, signature, !no || (signature && !signature->states.empty())};
+  };
+  if (options.plain) return plain("asked for");
+  if (no) {
     log.done("recognise", "no");
     const std::string reason = (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") + no->reason;
     if (no->fills_blanks)
       throw Error(Code::kUnsupported, reason + "; this model fills blanks and does not generate");
-    return ServedPlain{reason, driven_as(graph, recognised)};
+    return plain(reason);
   }
   auto& model = std::get<DecoderModel>(recognised);
   log.done("recognise", "ragged decoder: " + recognised_text(model));

@@ -27,6 +27,7 @@ struct CompiledModel {
 struct ServedPlain {
   std::string reason;
   std::optional<DecoderSignature> signature;  // nullopt: it is no decoder at all
+  bool parts_prompts = true;                  // RunnerLimits::parts_prompts
 };
 
 // `files`: gets those that were read. Throws as import_model.

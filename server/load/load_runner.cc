@@ -17,6 +17,7 @@
 #include "base/sha256.h"
 #include "engine/cuda/driver.h"
 #include "engine/plain/plain_runner.h"
+#include "engine/plain/run_budget.h"
 #include "importer/decoder.h"
 #include "server/load/compiled_model.h"
 #include "server/load/members.h"
@@ -80,15 +81,14 @@ LoadedRunner load_plain(Graph graph, const ServedPlain& served, const LoadOption
     throw Error(Code::kUnsupported, "the model is no decoder that can be served: " + kind_of(graph).why_not +
                                         "; run it with ark-run");
   log.fact("plain", "served as it is, one sequence at a time, on one rank: " + served.reason);
-  int64_t weights = 0;
-  for (const Value& value : graph.values)
-    if (value.constant) weights += bytes_of(value.dtype, value.constant->size());
+  const auto weights = static_cast<int64_t>(weights_of(graph).bytes);
   check_fits(weights, "weights of " + mebibytes(weights), "; give it more, or a model of smaller types");
-  PlainRunnerOptions plain;
-  plain.max_slots = options.max_sequences;
-  plain.max_length = sequence_length(options, served.signature->max_positions);
-  plain.limits = options.run;
-  plain.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
+  const PlainRunnerOptions plain = {
+      .max_length = sequence_length(options, served.signature->max_positions),
+      .max_slots = options.max_sequences,
+      .max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512,
+      .parts_prompts = served.parts_prompts,
+      .limits = options.run};
   auto model = std::make_shared<PlainModel>(std::move(graph), *served.signature, plain);
   log.done("load", std::to_string(model->graph.nodes.size()) + " nodes");
   try {

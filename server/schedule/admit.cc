@@ -32,7 +32,7 @@ bool is_held(SchedulerState& state) {
 SchedulerState::SchedulerState(const RunnerLimits& runner, const SchedulerOptions& given)
     : limits(runner),
       options{or_default(given.max_sequences, runner.max_slots),
-              or_default(given.max_batched_tokens, runner.max_tokens),
+              or_default(runner.parts_prompts != 0 ? given.max_batched_tokens : 0, runner.max_tokens),
               given.max_queue,
               given.max_restarts,
               given.prefix_cache && runner.shares_pages != 0,

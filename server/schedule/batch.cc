@@ -45,6 +45,7 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   int32_t count = std::min(s.asked - s.posted + drafts, budget);
   if (s.request.prompt_logprobs) count = std::min(count, rows_left);  // at most one row a token
   if (count <= 0 || (rows_left == 0 && s.posted + count == s.asked)) return;
+  if (limits.parts_prompts == 0 && s.posted + count < s.asked + drafts) return;  // the next step has room
   if (!ensure_pages(state, s, s.posted + count, step, flight)) {
     s.waits_for_pages = true;
     // Who cannot begin holds nobody up: pages that others have computed are found again.
@@ -148,7 +149,7 @@ void fill_step(SchedulerState& state, const auto& may_run, bool may_draft, StepD
   const int32_t drafts = static_cast<int32_t>(step.tokens.size()) - decodes;
   if (!prompts.empty()) {
     int32_t most = state.options.max_batched_tokens;
-    if (state.options.slo_itl >= 0)
+    if (state.options.slo_itl >= 0 && state.limits.parts_prompts != 0)
       most = std::min(most, decodes + state.pace.prompt_tokens(decodes, most, state.options.slo_itl));
     std::ranges::sort(prompts, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });
     pages_first(prompts);

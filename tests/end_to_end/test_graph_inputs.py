@@ -218,6 +218,12 @@ def own_name(model):
     mask.type.tensor_type.shape.dim[1].dim_param = "total"
 
 
+def fix_head_size(graph):
+    for cache in graph.input:
+        if cache.name.startswith("past_key_values"):
+            cache.type.tensor_type.shape.dim[3].dim_value = 16
+
+
 def lengths(model):
     """GroupQueryAttention's two lengths as inputs, not made from a mask."""
     graph = model.graph
@@ -225,11 +231,51 @@ def lengths(model):
         if node.op_type == "GroupQueryAttention":
             node.input[5], node.input[6] = "seqlens_k", "total_sequence_length"
     drop_input(graph, "attention_mask")
-    for cache in graph.input:
-        if cache.name.startswith("past_key_values"):
-            cache.type.tensor_type.shape.dim[3].dim_value = 16
+    fix_head_size(graph)
     graph.input.extend([value("seqlens_k", INT32, "batch_size"), value("total_sequence_length", INT32)])
     prune(model)
+
+
+def lengths_by_positions(op, keeps_mask):
+    """They are made of the last position, for which positions alone are read."""
+
+    def change(model):
+        graph = model.graph
+        for node in graph.node:
+            if node.op_type == "GroupQueryAttention":
+                node.input[5], node.input[6] = "last_position", "all_positions"
+        picked = helper.make_node(op, ["position_ids"], ["last_of_row"], keepdims=0, axes=[1])
+        if op == "Gather":
+            graph.initializer.append(numpy_helper.from_array(np.array(-1), "last_place"))
+            picked = helper.make_node(op, ["position_ids", "last_place"], ["last_of_row"], axis=1)
+        elif max(o.version for o in model.opset_import if not o.domain) >= 18:
+            graph.initializer.append(numpy_helper.from_array(np.array([1]), "axis_of_tokens"))
+            picked = helper.make_node(op, ["position_ids", "axis_of_tokens"], ["last_of_row"], keepdims=0)
+        graph.initializer.append(numpy_helper.from_array(np.array(1), "one_more"))
+        made = [picked, helper.make_node("Cast", ["last_of_row"], ["last_position"], to=INT32),
+                helper.make_node("ReduceMax", ["last_of_row"], ["last_of_all"], keepdims=0),
+                helper.make_node("Add", ["last_of_all", "one_more"], ["number_of_all"]),
+                helper.make_node("Cast", ["number_of_all"], ["all_positions"], to=INT32)]
+        for node in reversed(made):
+            graph.node.insert(0, node)
+        if keeps_mask:
+            graph.output.append(value("seen_keys", INT64))
+            graph.node.append(helper.make_node("ReduceSum", ["attention_mask"], ["seen_keys"], keepdims=0))
+        else:
+            drop_input(graph, "attention_mask")
+        graph.input.append(value("position_ids", INT64, "batch_size", "sequence_length"))
+        fix_head_size(graph)
+        prune(model)
+
+    return change
+
+
+def guesses_first(model):
+    """A head that guesses the token after the next one stands before the logits."""
+    graph = model.graph
+    graph.node.append(helper.make_node("Neg", ["logits"], ["medusa_logits"]))
+    graph.output.insert(0, onnx.ValueInfoProto.FromString(next(o for o in graph.output if o.name == "logits").SerializeToString()))
+    graph.output[0].name = "medusa_logits"
 
 
 def mask_given(dtype, name):
@@ -272,6 +318,10 @@ CASES = {
     "own-name": ("llama", {}, own_name),
     "own-name-cumsum": ("opt", {}, own_name),
     "lengths": (FUSED, {}, lengths),
+    "lengths-of-the-greatest-position": (FUSED, {}, lengths_by_positions("ReduceMax", False)),
+    "lengths-of-the-last-position": (FUSED, {}, lengths_by_positions("Gather", False)),
+    "lengths-beside-a-mask": (FUSED, {}, lengths_by_positions("ReduceMax", True)),
+    "guesses-first": ("llama", {}, guesses_first),
     "mask-chosen": ("llama", {}, mask_given(BOOL, "chosen")),
     "mask-added": ("llama", {}, mask_given(FLOAT, "added")),
     "mask-chosen-rows": ("llama", {}, mask_given(BOOL, "chosen_rows")),

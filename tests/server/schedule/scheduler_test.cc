@@ -184,5 +184,46 @@ TEST(Scheduler, DrainFinishesWhatRunsAndRefusesNewRequests) {
   EXPECT_EQ(collect(*ticket).tokens.size(), 20u);
 }
 
+// Notes what it is given of each sequence at once: [tokens before, tokens].
+class NotesParts : public FakeRunner {
+ public:
+  using FakeRunner::FakeRunner;
+  uint64_t post(const StepDescriptor& step) override {
+    for (const StepSequence& s : step.sequences) parts.emplace_back(s.kv_length, s.count);
+    return FakeRunner::post(step);
+  }
+  std::vector<std::pair<int32_t, int32_t>> parts;
+};
+
+TEST(Scheduler, GivesPromptsWholeToRunnersThatPartNone) {
+  RunnerLimits limits = small_limits();
+  limits.parts_prompts = limits.shares_pages = 0;
+  limits.max_tokens = limits.max_rows = limits.max_length + limits.max_slots, limits.pages = 200;
+  NotesParts runner(limits);
+  std::vector<int32_t> sizes = {3, 40, 17, 58, 25, 1, 58, 30};
+  {
+    Scheduler scheduler(runner, {.max_batched_tokens = 4, .slo_itl = 1e-9});
+    std::vector<std::pair<GenerateRequest, std::shared_ptr<Ticket>>> all;
+    for (const int32_t size : sizes) {
+      GenerateRequest request{.prompt = std::vector<int32_t>(static_cast<std::size_t>(size), size % 7)};
+      request.max_tokens = 6;
+      request.prompt_logprobs = size == 58;
+      all.emplace_back(request, scheduler.submit(request));
+    }
+    for (auto& [request, ticket] : all) EXPECT_EQ(collect(*ticket).tokens, expected_outcome(request).tokens);
+  }
+  std::vector<int32_t> read;
+  for (const auto& [before, count] : runner.parts) {
+    if (before == 0) {
+      read.push_back(count);
+    } else {
+      EXPECT_EQ(count, 1);
+    }
+  }
+  std::ranges::sort(sizes);
+  std::ranges::sort(read);
+  EXPECT_EQ(read, sizes);
+}
+
 }  // namespace
 }  // namespace ark::schedule
