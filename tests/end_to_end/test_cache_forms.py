@@ -9,7 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ark_server import FIXTURES
+from llama_random import write
 from oracle import open_session
+from presets import preset
 from test_mask_reach import ZOO as WINDOWED
 from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, random, write_case
 
@@ -168,3 +170,11 @@ def test_a_decoder_with_caches_of_the_window_goes_on_as_with_whole_ones(tmp_path
         assert run.returncode == 0, run.stderr
         texts.append(json.loads(run.stdout)["token_ids"])
     assert len(texts[0]) == 12 and texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", ["alibi-distance", "mpt"])
+def test_biases_that_16_bits_round_far_away_are_batched_for_as_far_as_they_are_exact(tmp_path, name):
+    write(preset(name, dtype="f16", context=8192), tmp_path / "model.onnx", seed=3)
+    card = subprocess.run([BINARY.parent / "ark-inspect", tmp_path / "model.onnx"], capture_output=True, text=True, timeout=60).stdout
+    assert "batched" in card and "linear biases (ALiBi)" in card, card
+    assert context(tmp_path, "ark-serve") >= 1024
