@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <set>
 
 #include "base/error.h"
 #include "dma/ring.h"
@@ -712,9 +713,13 @@ TEST(SeededBugs, WithoutThemNothingIsFound) {
   }
 }
 
+// A bug that several decoders would show is sought on the first of them, and with ARK_FULL=1 on each.
 void expect_caught(const std::vector<Bug>& bugs) {
-  size_t caught = 0;
+  size_t caught = 0, sought = 0;
+  std::set<std::string> names;
   for (const Bug& bug : bugs) {
+    if (!names.insert(bug.name).second && !std::getenv("ARK_FULL")) continue;
+    ++sought;
     Verdict verdict;
     const char* schedule = "";
     for (Options options : hunting_schedules()) {
@@ -729,7 +734,7 @@ void expect_caught(const std::vector<Bug>& bugs) {
     EXPECT_FALSE(verdict.empty()) << bug.name;
     caught += !verdict.empty();
   }
-  std::printf("seeded bugs: %zu of %zu caught\n", caught, bugs.size());
+  std::printf("seeded bugs: %zu of %zu caught\n", caught, sought);
 }
 
 TEST(SeededBugs, EveryOneIsCaught) {

@@ -147,7 +147,7 @@ TEST_P(EmulatedDecoder, GivesThePublishedTokensInEverySchedule) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, EmulatedDecoder,
-                         testing::Values(FixtureRuns{"gpt2-optimum", 10}, FixtureRuns{"llama-optimum", 10},
+                         testing::Values(FixtureRuns{"gpt2-optimum", 5}, FixtureRuns{"llama-optimum", 5},
                                          FixtureRuns{"llama-fp16", 4}, FixtureRuns{"mistral-sliding", 4},
                                          FixtureRuns{"llama-optimum", 4, 800}),
                          [](const auto& info) {

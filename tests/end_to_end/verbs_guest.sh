@@ -25,7 +25,7 @@ stage ranks generate --tp 2 --processes
 stage four_ranks generate --tp 4 --processes
 stage traffic statistics
 stage missing "$bin/ark-run" "$model" --verbs-device rxe1,rxe9 --prompt-ids 5 --max-tokens 1 --tp 2 --processes
-stage bench "$bin/ark-bench" dma --transport verbs --sizes 4,65536 --time 20 --ranks 2 --json
+if [ "$full" ]; then stage bench "$bin/ark-bench" dma --transport verbs --sizes 4,65536 --time 20 --ranks 2 --json; fi
 # How an end is noticed does not depend on what carries a pair: mixed ones meet, add and lose a rank as they are set up, and
 # of ends of ranks that serve a kill stands for all but with test.sh --full.
 ends=:*TheOthersEnd*:*AStopped*:*OverSharedMemory/verbs_*
