@@ -97,8 +97,14 @@ void LogWriter::drop() {
 }
 
 bool LogWriter::flush(std::chrono::milliseconds patience) {
+  constexpr int kTurns = 10;
   std::unique_lock lock(mutex_);
-  return idle_.wait_for(lock, patience, [&] { return lines_.empty() && !is_writing_; });
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (idle_.wait_for(lock, patience, [&] { return lines_.empty() && !is_writing_; })) return true;
+    pollfd poller{STDERR_FILENO, POLLOUT, 0};
+    if (::poll(&poller, 1, 0) <= 0 || (poller.revents & POLLOUT) == 0) return false;
+  }
+  return false;
 }
 
 void LogWriter::open(const std::filesystem::path& file) {
