@@ -285,3 +285,29 @@ def test_sizes_that_two_equal_nodes_take_from_the_data(tmp_path):
     nodes[-2].input[1] = "back"
     write_case(tmp_path / "case", nodes, feeds, weights | {"axis": np.array([0])}, ("y", "z"), sizes={"n": [1], "m": [1], "x": ["rows", 6]})
     agrees(tmp_path, drivers=["dynamic"])
+
+
+REDUCTIONS = ["Sum", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp"]
+REALS = [[1, np.nan, 3], [np.nan] * 3, [np.inf, np.inf, 1], [np.inf, 1, 2], [-np.inf, np.inf, 0], [-np.inf] * 3, [-np.inf, 1, 2],
+         [0, 0, 0], [-1, 2, -3], [np.nan, np.inf, 1], [1, np.inf, np.nan], [80, 801, 802], [-800, -801, -802]]
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_reductions_of_special_values(tmp_path, op, kind):
+    write_case(tmp_path / "case", [node("Reduce" + op, "x a", keepdims=0)], {"x": np.array(REALS, kind)}, {"a": np.array([1])}, opset=18)
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("op", [*REDUCTIONS, "Max", "Min"])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_reductions_of_integers(tmp_path, op, kind):
+    """Up to where a sum leaves the type; logarithms and roots do not. ONNX Runtime rounds each exponential."""
+    rows = [[3, 6, 5], [0, 0, 0], [-1, -2, 4], [300, 20, 1], [30, 30, 30]] + [[-7, -8, -1]] * (op != "LogSumExp")
+    if op in ("L2", "LogSumExp"):
+        rows += [[np.iinfo(kind).max, 1, 0]]
+    for name, columns in (("some", 3), ("none", 0)):
+        if name == "some" or op in ("Sum", "Prod", "LogSum", "LogSumExp"):
+            write_case(tmp_path / name, [node("Reduce" + op, "x a", keepdims=0)], {"x": np.array(rows, kind)[:, :columns]},
+                       {"a": np.array([1])}, opset=18)
+    agrees(tmp_path, len(list(tmp_path.iterdir())))
