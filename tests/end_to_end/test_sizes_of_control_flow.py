@@ -71,3 +71,31 @@ def test_what_a_scan_collects_along_any_axis(tmp_path, at):
     nodes = [scan("s x", "t z", body, ["st", "row"], ["ns", "so"], scan_output_axes=[at]), node("Shape", "z", "shape"), node("Concat", "shape shape", "y", axis=0)]
     write_case(tmp_path / "case", nodes, {"x": random(2, 3, 5)}, {"s": np.ones((3, 5), np.float32)}, sizes={"x": [2, 3, "k"]})
     agrees(tmp_path, drivers=["dynamic"])
+
+
+COMPUTED = {"cut": [node("Slice", "x one big", "t")], "joined": [node("Concat", "x x", "t", axis=0)],
+            "strided": [node("Slice", "x zero big zero two", "t")]}
+
+
+@pytest.mark.parametrize("maker", COMPUTED)
+def test_states_of_a_size_that_the_graph_computes(tmp_path, maker):
+    nodes = [*COMPUTED[maker], loop("t", "y z", [node("Add", "st st", "ns"), node("Identity", "ns", "so")], ["st"], ["ns", "so"])]
+    write_case(tmp_path / "case", nodes, {"x": random(3, 4)}, {"m": np.array(2), **used({**NUMBERS, "zero": [0]}, nodes)},
+               ("y", "z"), sizes={"x": ["n", 4]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_scan_over_a_size_that_the_graph_computes(tmp_path, at):
+    body = [node("Add", "st row", "ns"), node("Identity", "ns", "so")]
+    nodes = [node("Slice", "x one big", "t"), node("ReduceSum", "t along", "s", keepdims=0),
+             scan("s t", "y z", body, ["st", "row"], ["ns", "so"], scan_input_axes=[at])]
+    write_case(tmp_path / "case", nodes, {"x": random(3, 4)}, {"along": np.array([at]), **used(NUMBERS, nodes)}, ("y", "z"),
+               sizes={"x": ["n", 4]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+def test_a_loop_over_what_a_convolution_leaves(tmp_path):
+    nodes = [node("Conv", "x w", "t", strides=[2]), loop("t", "y", [node("Add", "st st", "ns")], ["st"], ["ns"])]
+    write_case(tmp_path / "case", nodes, {"x": random(1, 2, 9)}, {"w": random(2, 2, 3), "m": np.array(2)}, sizes={"x": [1, 2, "n"]})
+    agrees(tmp_path, drivers=["dynamic"])
