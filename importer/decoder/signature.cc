@@ -248,10 +248,8 @@ bool Finder::find_logits() {
   int64_t best = 0;
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
     const Value& v = graph_.value(graph_.outputs[i]);
-    if (taken.count(i) || !is_floating(v.dtype) || rank(v) < 2 || rank(v) > 3) continue;
-    const int64_t width = v.shape->back().constant().value_or(0);
-    // A head may be padded or cut a little; hidden states are far smaller than a vocabulary.
-    if (width * 2 < rows || width < 2) continue;
+    if (taken.count(i) || !input_reach::are_logits(v, rows)) continue;
+    const int64_t width = *v.shape->back().constant();
     const int64_t score = (width == rows ? 2 : 1) + (has_word(v.name, {"logits"}) ? 2 : 0);
     if (score <= best) continue;
     best = score;

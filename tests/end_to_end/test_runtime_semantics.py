@@ -113,6 +113,26 @@ def test_sizes_that_meet_in_a_broadcast_as_it_runs(tmp_path, queries, documents)
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("users, items", [(1, 5), (5, 5), (5, 1)])
+def test_one_user_against_many_items(tmp_path, users, items):
+    """Tokens that are looked up do not make their file a decoder, whose sizes never broadcast."""
+    nodes = []
+    for name in ("user", "item"):
+        nodes += [node("Gather", f"table {name}", f"rows_{name}"), node("ReduceMean", f"rows_{name} a", f"mean_{name}", keepdims=0)]
+    nodes += [node("Mul", "mean_user mean_item", "p"), node("ReduceSum", "p a", "y", keepdims=0)]
+    feeds = {"user": np.arange(users * 3).reshape(users, 3) % 9, "item": np.arange(items * 2).reshape(items, 2) % 7}
+    write_case(tmp_path / "case", nodes, feeds, {"table": random(9, 4), "a": np.array([1])}, opset=18,
+               sizes={"user": ["users", "h"], "item": ["items", "k"]})
+    agrees(tmp_path)
+
+
+def test_quantized_rows_by_one_row_of_scales(tmp_path):
+    nodes = [node("MatMulInteger", "x w", "t"), node("Cast", "t", "c", to=TensorProto.FLOAT), node("Mul", "c a", "y")]
+    write_case(tmp_path / "case", nodes, {"x": np.arange(15, dtype=np.uint8).reshape(5, 3), "a": random(1, 3)},
+               {"w": np.arange(9, dtype=np.int8).reshape(3, 3)}, sizes={"x": ["m", 3], "a": ["n", 3]})
+    agrees(tmp_path)
+
+
 @pytest.mark.parametrize("a, b", [(2, 1), (1, 4), (3, 3)])
 @pytest.mark.parametrize("names", ["one", "two"])
 def test_sizes_of_one_name_and_sizes_that_a_later_node_wants_equal(tmp_path, names, a, b):
