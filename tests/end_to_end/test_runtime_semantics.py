@@ -307,6 +307,27 @@ def test_sizes_that_two_equal_nodes_take_from_the_data(tmp_path):
     agrees(tmp_path, drivers=["dynamic"])
 
 
+ENDS = {"least": -2**63, "most": 2**63 - 1}
+
+
+@pytest.mark.parametrize("op", ["ReduceMin", "ReduceMax", "ReduceSum", "ReduceProd"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_constants_at_the_ends_of_the_integers(tmp_path, op, end):
+    other = 0 if op == "ReduceSum" else 1 if op == "ReduceProd" else 5
+    nodes = [node(op, "c", "y", **({"keepdims": 0} if op == "ReduceMin" else {})), node("Shape", "x", "z")]
+    write_case(tmp_path / "case", nodes, {"x": random(2, 4)}, {"c": np.array([end, other])}, ("y", "z"), opset=13)
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Max", "Min", "Add", "Sub", "Mul", "Less", "Greater", "Equal"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_sizes_beside_the_ends_of_the_integers(tmp_path, op, end):
+    """Sums and products wrap."""
+    nodes = [node("Shape", "x", "s"), node(op, "s c", "p"), node("Cast", "p", "y", to=TensorProto.INT64)]
+    write_case(tmp_path / "case", nodes, {"x": random(2, 4)}, {"c": np.array([end, 1])}, opset=13, sizes={"x": ["n", "m"]})
+    agrees(tmp_path)
+
+
 REDUCTIONS = ["Sum", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp"]
 REALS = [[1, np.nan, 3], [np.nan] * 3, [np.inf, np.inf, 1], [np.inf, 1, 2], [-np.inf, np.inf, 0], [-np.inf] * 3, [-np.inf, 1, 2],
          [0, 0, 0], [-1, 2, -3], [np.nan, np.inf, 1], [1, np.inf, np.nan], [80, 801, 802], [-800, -801, -802]]
