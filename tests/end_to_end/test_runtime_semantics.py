@@ -307,6 +307,14 @@ def test_sizes_that_two_equal_nodes_take_from_the_data(tmp_path):
     agrees(tmp_path, drivers=["dynamic"])
 
 
+@pytest.mark.parametrize("bounds", ["x low", "x _ high", "x"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_bounds_that_are_left_out_are_finite(tmp_path, bounds, kind):
+    feeds = {"x": np.array([np.inf, -np.inf, np.nan, 1, -3, 3], kind)}
+    write_case(tmp_path / "case", [node("Clip", bounds)], feeds, {"low": np.array(-1, kind), "high": np.array(2, kind)}, opset=13)
+    agrees(tmp_path)
+
+
 ENDS = {"least": -2**63, "most": 2**63 - 1}
 
 
