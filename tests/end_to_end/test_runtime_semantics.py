@@ -315,6 +315,29 @@ def test_bounds_that_are_left_out_are_finite(tmp_path, bounds, kind):
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("shape, axes", [((3, 2), [1]), ((3, 2), [0, -1]), ((3, 2), [-4, 1]), ((3, 2), [2, 3]), ((0, 2), [-1]),
+                                         ((), [0]), ((), [1, 0])])
+def test_axes_to_add_that_the_run_tells(tmp_path, shape, axes):
+    write_case(tmp_path / "case", [node("Unsqueeze", "x a", "t"), node("Add", "t t", "y")],
+               {"x": np.full(shape, 2.5, np.float32), "a": np.array(axes)}, sizes={"x": [f"n{i}" for i in range(len(shape))]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("axes", [[1], [-1, 1], [3], [-3]])
+def test_axes_to_drop_that_the_run_tells(tmp_path, axes):
+    write_case(tmp_path / "case", [node("Squeeze", "x a", "t"), node("Add", "t t", "y")], {"x": random(3, 1, 2, 1), "a": np.array(axes)},
+               sizes={"x": ["n", "m", 2, 1]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 2), (1, 1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("opset", [11, 13])
+def test_axes_of_one_that_the_run_tells(tmp_path, shape, opset):
+    write_case(tmp_path / "case", [node("Squeeze", "x", "t"), node("Mul", "t t", "y")], {"x": random(*shape)}, opset=opset,
+               sizes={"x": ["n", 1, 2]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
 ENDS = {"least": -2**63, "most": 2**63 - 1}
 
 
