@@ -1,5 +1,5 @@
-// Reductions over any set of axes, ArgMax/ArgMin. Sums accumulate in double for floating types, and for integers where a
-// root or logarithm of them is the result.
+// Reductions over any set of axes, ArgMax/ArgMin. Sums accumulate in double for floating types, and for integers where
+// a root or logarithm of them is the result.
 #include <cmath>
 #include <limits>
 

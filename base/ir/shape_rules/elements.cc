@@ -64,8 +64,8 @@ std::optional<Expr> logical(Op op, const Expr& a, const Expr& b) {
   }
 }
 
-// Kernels' integers wrap, and know no limit of terms: what expressions cannot hold, or not where sizes are those of small
-// tensors, is left to them.
+// Kernels' integers wrap, and know no limit of terms: what expressions cannot hold, or not where sizes are those of
+// small tensors, is left to them.
 template <typename F>
 std::optional<Expr> held(F&& make) try {
   constexpr int64_t kSmallSize = 61;  // of each of eight axes
