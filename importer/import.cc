@@ -16,6 +16,16 @@ void timed(const ImportOptions& options, const std::string& stage, F&& work) {
   if (options.on_stage) options.on_stage(stage, graph, took.count());
 }
 
+void drop_defaults(onnx::Model& model, const std::set<std::string>& given) {
+  constexpr int64_t kDefaults = 4;  // of the IR; before, such initializers are weights
+  if (model.ir_version < kDefaults) return;
+  std::set<std::string> inputs;
+  for (const onnx::ValueInfo& input : model.graph.inputs)
+    if (given.contains(input.name)) inputs.insert(input.name);
+  std::erase_if(model.graph.initializers,
+                [&](const onnx::TensorRef& tensor) { return inputs.contains(tensor.name); });
+}
+
 }  // namespace
 
 void run_passes(Graph& graph, const ImportOptions& options) {
@@ -31,6 +41,7 @@ Graph import_model(const std::filesystem::path& file, const ImportOptions& optio
   onnx::Model model;
   timed(options, "parse", [&]() -> const Graph* {
     model = onnx::parse_model(file, options.limits);
+    drop_defaults(model, options.given);
     if (options.settle_controls) onnx::join_embeddings(model, file, options.limits);
     return nullptr;
   });

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct ImportOptions {
   // are settled so that all rows come out and the cache is used (Graph::settled); and what looks tokens up in a file
   // of its own is joined (join_embeddings.h).
   bool settle_controls = false;
+  // Inputs that a call gives although the file has a default for them: an initializer of their name, from IR version 4
+  // on.
+  std::set<std::string> given;
   // Called after each stage ("parse", "graph", "passes/<name>") with its wall time in milliseconds.
   std::function<void(const std::string& stage, const Graph* graph, double milliseconds)> on_stage;
   std::vector<onnx::SourceFile>* files = nullptr;  // where not null: gets those that import_model has read

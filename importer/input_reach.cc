@@ -70,6 +70,24 @@ int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
   return rows;
 }
 
+bool are_logits(const Value& value, int64_t rows) {
+  if (!is_floating(value.dtype) || !value.shape || value.shape->size() < 2 || value.shape->size() > 3)
+    return false;
+  const int64_t width = value.shape->back().constant().value_or(0);
+  return width >= 2 && width * 2 >= rows;
+}
+
+bool scores_tokens(const Graph& graph) {
+  const Readers readers = graph.consumers();
+  return std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) {
+    const Value& ids = graph.value(id);
+    if (!is_integer(ids.dtype) || !ids.shape || ids.shape->size() != 2) return false;
+    const int64_t rows = table_rows(graph, readers, id);
+    return rows > 0 && std::any_of(graph.outputs.begin(), graph.outputs.end(),
+                                   [&](ValueId out) { return are_logits(graph.value(out), rows); });
+  });
+}
+
 bool makes_angles(const Graph& graph, const Readers& readers, ValueId start) {
   bool found = false;
   walk(graph, readers, start, [&](const Node& node, ValueId id) {

@@ -17,6 +17,12 @@ bool only_moves(Op op);
 // Follows an integer through casts, movement and sums to the tables of constants that it indexes: the rows of
 // the largest, 0 if there is none.
 int64_t table_rows(const Graph& graph, const Readers& readers, ValueId id);
+// Whether the value has a score for each of `rows` tokens in its last axis. A head may be padded or cut a little;
+// hidden states are far smaller than a vocabulary.
+bool are_logits(const Value& value, int64_t rows);
+// Whether token ids index a table and an output has a score for each of its rows, as of what generates or fills blanks;
+// models that classify, embed or compare have none.
+bool scores_tokens(const Graph& graph);
 // Whether the value becomes angles (or an index of rotary tables) without meeting tokens.
 bool makes_angles(const Graph& graph, const Readers& readers, ValueId id);
 // Whether a part of the value is taken; whether its numbers are counted.

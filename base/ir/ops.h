@@ -32,7 +32,7 @@ enum class Op : unsigned char {
   kEqual, kLess, kLessOrEqual, kGreater, kGreaterOrEqual /*-> bool*/, kPRelu /*(x, slope)*/,
   // -- pointwise, more
   kWhere,  // (condition bool, a, b)
-  kClip,   // (x, min scalar?, max scalar?)
+  kClip,   // (x, min scalar?, max scalar?); without them the type's last finite numbers
   // -- from nothing
   kDims,             // () -> i64: {values: Shape, scalar: int}; a rank-1 tensor, or rank 0 if scalar=1
   kConstantOfShape,  // (shape i64?) -> {shape: Shape?, value: Tensor of one element}

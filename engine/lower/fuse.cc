@@ -41,7 +41,7 @@ std::optional<std::pair<float, float>> parameters(const Graph& graph, const Node
     const auto [p, q] = pointwise::parameters_of(*row, node.attributes);
     return std::pair(static_cast<float>(p), static_cast<float>(q));
   }
-  std::pair range(-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity());
+  std::pair range(std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max());
   for (std::size_t i = 1; i < std::min<std::size_t>(node.inputs.size(), 3); ++i) {
     if (node.inputs[i] == kNoValue) continue;
     const auto value = scalar(graph, node.inputs[i]);

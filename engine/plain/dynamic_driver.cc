@@ -159,11 +159,12 @@ std::vector<Tensor> DynamicDriver::run_body(Frame& outer, const Node& node, std:
                                             std::vector<Tensor> inputs) const {
   const DynamicDriver& body = *bodies_[&node - graph_.nodes.data()][index];
   Frame frame{body.constants_, outer.symbols, outer.budget};
-  // Symbols of the body's own inputs are bound anew each time: they may differ between trips.
+  // Sizes that the body's own inputs name are bound anew each time: they may differ between trips. Those that they are
+  // computed from are the outer graph's.
   for (ValueId id : body.graph_.inputs)
     if (body.graph_.value(id).shape)
       for (const Expr& e : *body.graph_.value(id).shape)
-        for (const std::string& name : e.symbols()) frame.symbols.erase(name);
+        if (const auto name = e.as_symbol()) frame.symbols.erase(*name);
   for (const auto& [from, to] : body.graph_.captured) frame.values[to] = outer.values[from];
   try {
     outer.budget.charge(kTrip + kValue * static_cast<double>(body.constants_.size()));

@@ -251,10 +251,8 @@ bool Finder::find_logits() {
   int64_t best = 0;
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
     const Value& v = graph_.value(graph_.outputs[i]);
-    if (taken.count(i) || !is_floating(v.dtype) || rank(v) < 2 || rank(v) > 3) continue;
-    const int64_t width = v.shape->back().constant().value_or(0);
-    // A head may be padded or cut a little; hidden states are far smaller than a vocabulary.
-    if (width * 2 < rows || width < 2) continue;
+    if (taken.count(i) || !input_reach::are_logits(v, rows)) continue;
+    const int64_t width = *v.shape->back().constant();
     // Beside heads that guess further tokens (medusa_logits) it is the one without another name.
     const std::string& name = output_name(i);
     const int64_t named = name == "logits" ? 3 : has_word(name, {"logits"}) ? 2 : 0;

@@ -1,4 +1,5 @@
 // Reshape, Flatten, Squeeze, Unsqueeze, Expand, Transpose: targets resolved symbolically where they can be.
+#include <algorithm>
 #include <numeric>
 
 #include "base/ir/keys.h"
@@ -70,18 +71,72 @@ void flatten(OpContext& c) {
   c.outputs[0] = reshape(c, c.input(0), {element_count(outer), element_count(inner)});
 }
 
+ValueId sizes_as_value(OpContext& c, const Shape& shape) {
+  return c.emit(Op::kDims, {}, {{key::kValues, shape}, {key::kScalar, 0}});
+}
+
+// Of `rank` axes those that the node's second operand names have `named`, others `other`: only the run tells which.
+ValueId marked_axes(OpContext& c, int64_t rank, int64_t axes, int64_t named, int64_t other) {
+  const ValueId all = c.constant_ints(std::vector<int64_t>(static_cast<std::size_t>(rank), other)),
+                marks = c.constant_ints(std::vector<int64_t>(static_cast<std::size_t>(axes), named));
+  return c.emit(Op::kScatterElements, {all, c.input(1), marks},
+                {{key::kAxis, 0}, {key::kReduction, std::string("none")}});
+}
+
+int64_t count_of_axes(OpContext& c) {
+  const Shape& axes = shape_of(c, c.input(1));
+  const auto count = axes.size() == 1 ? axes[0].constant() : std::nullopt;
+  if (!count)
+    c.unsupported("axes that are computed at run time, and not how many; export with constant axes");
+  return *count;
+}
+
+// Which axes go is what the run tells; how many, the operand's size.
+void squeeze_computed(OpContext& c) {
+  const Shape x = shape_of(c, c.input(0));
+  const int64_t rank = std::ssize(x), axes = count_of_axes(c);
+  if (axes > rank) c.fail(std::to_string(axes) + " axes of a tensor of rank " + std::to_string(rank));
+  const ValueId keep = cast(c, marked_axes(c, rank, axes, 0, 1), DType::kBool);
+  const ValueId kept = c.emit(Op::kCompress, {sizes_as_value(c, x), keep}, {{key::kAxis, 0}});
+  c.outputs[0] =
+      c.emit(Op::kReshape, {c.input(0), reshape(c, kept, {Expr(rank - axes)})}, {{key::kAllowzero, 1}});
+}
+
+// What is kept of sizes that may be 1: a tensor of a rank that only the run tells.
+void squeeze_ones(OpContext& c, const Shape& x) {
+  const ValueId sizes = sizes_as_value(c, x);
+  const ValueId keep = c.emit(Op::kNot, {binary(c, Op::kEqual, sizes, c.constant_ints({1}))});
+  const ValueId kept = c.emit(Op::kCompress, {sizes, keep}, {{key::kAxis, 0}});
+  c.outputs[0] = c.emit(Op::kReshape, {c.input(0), kept}, {{key::kAllowzero, 1}});
+}
+
+// The sizes stand in order where no axis is added: the i-th place that is left has the i-th.
+void unsqueeze_computed(OpContext& c) {
+  const Shape x = shape_of(c, c.input(0));
+  const int64_t axes = count_of_axes(c), rank = std::ssize(x) + axes;
+  if (x.empty()) {
+    c.outputs[0] = reshape(c, c.input(0), Shape(static_cast<std::size_t>(rank), Expr(1)));
+    return;
+  }
+  const ValueId left = marked_axes(c, rank, axes, 0, 1), one = c.constant_ints({1});
+  const ValueId count = c.emit(Op::kCumSum, {left}, {{key::kAxis, 0}});
+  const ValueId place = binary(c, Op::kSub, count, one);  // before the first -1, which is not looked at
+  const ValueId sizes = c.emit(Op::kGather, {sizes_as_value(c, x), place}, {{key::kAxis, 0}});
+  const ValueId target = c.emit(Op::kWhere, {cast(c, left, DType::kBool), sizes, one});
+  c.outputs[0] = c.emit(Op::kReshape, {c.input(0), target}, {{key::kAllowzero, 1}});
+}
+
 void squeeze(OpContext& c) {
   bool present = false;
   const auto axes = ints_of(c, "axes", 1, &present);
-  if (!axes) c.unsupported("axes that are computed at run time; export with constant axes");
+  if (!axes) return squeeze_computed(c);
   const Shape x = shape_of(c, c.input(0));
+  if (!present && std::ranges::any_of(x, [](const Expr& e) { return !e.constant(); }))
+    return squeeze_ones(c, x);
   std::vector<bool> drop(x.size());
   for (const int64_t a : *axes) drop[c.axis(a, static_cast<int>(x.size()))] = true;
   Shape shape;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    if (!present && !x[i].constant())
-      c.unsupported("without axes the rank of the result depends on size " + x[i].str() +
-                    "; export with axes");
     if (!present) drop[i] = x[i].is_constant(1);
     if (!drop[i])
       shape.push_back(x[i]);
@@ -93,7 +148,7 @@ void squeeze(OpContext& c) {
 
 void unsqueeze(OpContext& c) {
   const auto axes = ints_of(c, "axes", 1);
-  if (!axes) c.unsupported("axes that are computed at run time; export with constant axes");
+  if (!axes) return unsqueeze_computed(c);
   const Shape x = shape_of(c, c.input(0));
   const int rank = static_cast<int>(x.size() + axes->size());
   std::vector<bool> added(static_cast<std::size_t>(rank));

@@ -2,9 +2,9 @@
 // are equal, where it adds, joins or multiplies tensors. Symbols of inputs that are proven equal to an
 // expression of other inputs' symbols are replaced by it everywhere.
 //
-// Where two sizes of different names meet in a broadcast, one of them could also be 1. In files that read
-// tokens they are taken to be equal: no exporter names a dimension of these that is broadcast. The shapes of the
-// graph's inputs say so afterwards, and a call with other sizes is refused there. Elsewhere (one query against many
+// Where two sizes of different names meet in a broadcast, one of them could also be 1. In files that score tokens
+// they are taken to be equal: no exporter names a dimension of a decoder that is broadcast. The shapes of the graph's
+// inputs say so afterwards, and a call with other sizes is refused there. Elsewhere (one query against many
 // documents) they stay what they are.
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "importer/infer.h"
-#include "importer/passes/match.h"
+#include "importer/input_reach.h"
 #include "importer/passes/passes.h"
 
 namespace ark::passes {
@@ -137,19 +137,6 @@ void add_broadcast_facts(const Graph& graph, const Node& node, std::vector<Fact>
     }
 }
 
-// Rows of integers, which something looks up or multiplies.
-bool reads_tokens(const Graph& graph) {
-  const bool has_network = std::ranges::any_of(graph.nodes, [](const Node& node) {
-    return !node.removed &&
-           is_one_of(node.op, {Op::kGather, Op::kMatMul, Op::kMatMulInteger, Op::kMatMulNBits,
-                               Op::kExpertMatMul, Op::kEinsum, Op::kAttention});
-  });
-  return has_network && std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) {
-           const Value& v = graph.value(id);
-           return is_integer(v.dtype) && v.shape && v.shape->size() == 2;
-         });
-}
-
 std::vector<Fact> facts_of(const Graph& graph, bool tokens) {
   std::vector<Fact> facts = graph.assumptions;
   for (const Node& node : graph.nodes)
@@ -169,7 +156,7 @@ void drop_settled(Graph& graph) {
 
 bool unify_symbols(Graph& graph) {
   constexpr std::size_t kMost = 512;  // each costs a walk over the graph; a decoder settles a handful
-  const bool tokens = reads_tokens(graph);
+  const bool tokens = input_reach::scores_tokens(graph);
   std::size_t settled = 0;
   bool changed = false;
   for (bool again = true; again && settled < kMost;) {

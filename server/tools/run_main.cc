@@ -1,6 +1,7 @@
 // ark-run MODEL: runs data sets, inputs from .npy files, a whole suite, or a prompt.
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 #include "engine/compile.h"
@@ -44,7 +45,9 @@ int run_whole_suite(const Options& options) {
 }
 
 int run_inputs(const Options& options) {
-  const Graph graph = tools::import_for(options.run.driver, options.onnx());
+  std::set<std::string> given;
+  for (const std::string& text : options.inputs) given.insert(text.substr(0, text.find('=')));
+  const Graph graph = tools::import_for(options.run.driver, options.onnx(), std::move(given));
   std::vector<std::optional<Tensor>> inputs(graph.inputs.size());
   for (const std::string& text : options.inputs) {
     const std::size_t equals = text.find('=');

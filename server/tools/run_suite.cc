@@ -67,8 +67,9 @@ void save_set(const SuiteOptions& options, const fs::path& set, const Graph& gra
 }  // namespace
 
 // The decoder driver serves; the others take each input for what it is.
-Graph import_for(const std::string& driver, const fs::path& model) {
+Graph import_for(const std::string& driver, const fs::path& model, std::set<std::string> given) {
   ImportOptions options;
+  options.given = std::move(given);
   options.settle_controls = driver == "decoder";
   return import_model(model, options);
 }

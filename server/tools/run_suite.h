@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,8 @@ std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& g
 // Throws Error(kUsage) if there is no driver of that name, or none that runs on so many ranks.
 void check_driver(const std::string& name, int ranks);
 // The graph as the driver of that name wants it.
-Graph import_for(const std::string& driver, const std::filesystem::path& model);
+Graph import_for(const std::string& driver, const std::filesystem::path& model,
+                 std::set<std::string> given = {});
 
 // The one of recognised decoders: through the ragged runner.
 std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, const DriverOptions& options);

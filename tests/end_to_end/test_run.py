@@ -120,6 +120,29 @@ def test_inputs_from_numpy_are_run_and_saved(tmp_path):
     run(model("mobilenet-tiny"), "--input", f"nothing={tmp_path / 'image.npy'}", code=64)
 
 
+@pytest.mark.parametrize("version", [8, 3])
+def test_inputs_with_a_default_may_be_given(tmp_path, version):
+    """From IR version 4 on; before, an initializer is a weight."""
+    value = lambda name, *shape: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    default = numpy_helper.from_array(numpy.array([2], numpy.float32), "w")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Mul", ["x", "w"], ["y"])], "g", [value("x", 2), value("w", 1)],
+                                   [value("y", 2)], [default])
+    opset = onnx.helper.make_opsetid("", 8)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=version), tmp_path / "model.onnx")
+    feeds = {"x": numpy.array([1, 3], numpy.float32), "w": numpy.array([5], numpy.float32)}
+    for name, array in feeds.items():
+        numpy.save(tmp_path / f"{name}.npy", array)
+    session = open_session(str(tmp_path / "model.onnx"))
+    for names in (["x"], ["x", "w"]):
+        given = [part for name in names for part in ("--input", f"{name}={tmp_path / name}.npy")]
+        if version < 4 and "w" in names:
+            run(tmp_path / "model.onnx", *given, code=64)
+            continue
+        run(tmp_path / "model.onnx", *given, "--output-dir", tmp_path)
+        expected = session.run(None, {name: feeds[name] for name in names})[0]
+        assert (numpy.load(tmp_path / "y.npy") == expected).all()
+
+
 def test_rank_processes_give_the_published_tokens():
     checker = [sys.executable, ROOT / "scripts" / "check_fixtures.py", BIN / "ark-run", FIXTURES, "--device", "cpu"]
     names = ["gpt2-optimum", "llama-optimum"]

@@ -113,6 +113,26 @@ def test_sizes_that_meet_in_a_broadcast_as_it_runs(tmp_path, queries, documents)
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("users, items", [(1, 5), (5, 5), (5, 1)])
+def test_one_user_against_many_items(tmp_path, users, items):
+    """Tokens that are looked up do not make their file a decoder, whose sizes never broadcast."""
+    nodes = []
+    for name in ("user", "item"):
+        nodes += [node("Gather", f"table {name}", f"rows_{name}"), node("ReduceMean", f"rows_{name} a", f"mean_{name}", keepdims=0)]
+    nodes += [node("Mul", "mean_user mean_item", "p"), node("ReduceSum", "p a", "y", keepdims=0)]
+    feeds = {"user": np.arange(users * 3).reshape(users, 3) % 9, "item": np.arange(items * 2).reshape(items, 2) % 7}
+    write_case(tmp_path / "case", nodes, feeds, {"table": random(9, 4), "a": np.array([1])}, opset=18,
+               sizes={"user": ["users", "h"], "item": ["items", "k"]})
+    agrees(tmp_path)
+
+
+def test_quantized_rows_by_one_row_of_scales(tmp_path):
+    nodes = [node("MatMulInteger", "x w", "t"), node("Cast", "t", "c", to=TensorProto.FLOAT), node("Mul", "c a", "y")]
+    write_case(tmp_path / "case", nodes, {"x": np.arange(15, dtype=np.uint8).reshape(5, 3), "a": random(1, 3)},
+               {"w": np.arange(9, dtype=np.int8).reshape(3, 3)}, sizes={"x": ["m", 3], "a": ["n", 3]})
+    agrees(tmp_path)
+
+
 @pytest.mark.parametrize("a, b", [(2, 1), (1, 4), (3, 3)])
 @pytest.mark.parametrize("names", ["one", "two"])
 def test_sizes_of_one_name_and_sizes_that_a_later_node_wants_equal(tmp_path, names, a, b):
@@ -285,3 +305,81 @@ def test_sizes_that_two_equal_nodes_take_from_the_data(tmp_path):
     nodes[-2].input[1] = "back"
     write_case(tmp_path / "case", nodes, feeds, weights | {"axis": np.array([0])}, ("y", "z"), sizes={"n": [1], "m": [1], "x": ["rows", 6]})
     agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("bounds", ["x low", "x _ high", "x"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_bounds_that_are_left_out_are_finite(tmp_path, bounds, kind):
+    feeds = {"x": np.array([np.inf, -np.inf, np.nan, 1, -3, 3], kind)}
+    write_case(tmp_path / "case", [node("Clip", bounds)], feeds, {"low": np.array(-1, kind), "high": np.array(2, kind)}, opset=13)
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("shape, axes", [((3, 2), [1]), ((3, 2), [0, -1]), ((3, 2), [-4, 1]), ((3, 2), [2, 3]), ((0, 2), [-1]),
+                                         ((), [0]), ((), [1, 0])])
+def test_axes_to_add_that_the_run_tells(tmp_path, shape, axes):
+    write_case(tmp_path / "case", [node("Unsqueeze", "x a", "t"), node("Add", "t t", "y")],
+               {"x": np.full(shape, 2.5, np.float32), "a": np.array(axes)}, sizes={"x": [f"n{i}" for i in range(len(shape))]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("axes", [[1], [-1, 1], [3], [-3]])
+def test_axes_to_drop_that_the_run_tells(tmp_path, axes):
+    write_case(tmp_path / "case", [node("Squeeze", "x a", "t"), node("Add", "t t", "y")], {"x": random(3, 1, 2, 1), "a": np.array(axes)},
+               sizes={"x": ["n", "m", 2, 1]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 2), (1, 1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("opset", [11, 13])
+def test_axes_of_one_that_the_run_tells(tmp_path, shape, opset):
+    write_case(tmp_path / "case", [node("Squeeze", "x", "t"), node("Mul", "t t", "y")], {"x": random(*shape)}, opset=opset,
+               sizes={"x": ["n", 1, 2]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+ENDS = {"least": -2**63, "most": 2**63 - 1}
+
+
+@pytest.mark.parametrize("op", ["ReduceMin", "ReduceMax", "ReduceSum", "ReduceProd"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_constants_at_the_ends_of_the_integers(tmp_path, op, end):
+    other = 0 if op == "ReduceSum" else 1 if op == "ReduceProd" else 5
+    nodes = [node(op, "c", "y", **({"keepdims": 0} if op == "ReduceMin" else {})), node("Shape", "x", "z")]
+    write_case(tmp_path / "case", nodes, {"x": random(2, 4)}, {"c": np.array([end, other])}, ("y", "z"), opset=13)
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Max", "Min", "Add", "Sub", "Mul", "Less", "Greater", "Equal"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_sizes_beside_the_ends_of_the_integers(tmp_path, op, end):
+    """Sums and products wrap."""
+    nodes = [node("Shape", "x", "s"), node(op, "s c", "p"), node("Cast", "p", "y", to=TensorProto.INT64)]
+    write_case(tmp_path / "case", nodes, {"x": random(2, 4)}, {"c": np.array([end, 1])}, opset=13, sizes={"x": ["n", "m"]})
+    agrees(tmp_path)
+
+
+REDUCTIONS = ["Sum", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp"]
+REALS = [[1, np.nan, 3], [np.nan] * 3, [np.inf, np.inf, 1], [np.inf, 1, 2], [-np.inf, np.inf, 0], [-np.inf] * 3, [-np.inf, 1, 2],
+         [0, 0, 0], [-1, 2, -3], [np.nan, np.inf, 1], [1, np.inf, np.nan], [80, 801, 802], [-800, -801, -802]]
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_reductions_of_special_values(tmp_path, op, kind):
+    write_case(tmp_path / "case", [node("Reduce" + op, "x a", keepdims=0)], {"x": np.array(REALS, kind)}, {"a": np.array([1])}, opset=18)
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("op", [*REDUCTIONS, "Max", "Min"])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_reductions_of_integers(tmp_path, op, kind):
+    """Up to where a sum leaves the type; logarithms and roots do not. ONNX Runtime rounds each exponential."""
+    rows = [[3, 6, 5], [0, 0, 0], [-1, -2, 4], [300, 20, 1], [30, 30, 30]] + [[-7, -8, -1]] * (op != "LogSumExp")
+    if op in ("L2", "LogSumExp"):
+        rows += [[np.iinfo(kind).max, 1, 0]]
+    for name, columns in (("some", 3), ("none", 0)):
+        if name == "some" or op in ("Sum", "Prod", "LogSum", "LogSumExp"):
+            write_case(tmp_path / name, [node("Reduce" + op, "x a", keepdims=0)], {"x": np.array(rows, kind)[:, :columns]},
+                       {"a": np.array([1])}, opset=18)
+    agrees(tmp_path, len(list(tmp_path.iterdir())))

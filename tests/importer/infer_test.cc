@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "importer/import.h"
+#include "tests/fixtures.h"
 #include "tests/importer/graph_builder.h"
 
 namespace ark {
@@ -67,6 +71,75 @@ TEST(Infer, DataDependentSizesGetTheirOwnSymbolsAndKeepThem) {
   const std::string before = g.shape(a);
   infer_all(g.graph);
   EXPECT_EQ(g.shape(a), before);
+}
+
+// Elements of a Loop or Scan by what makes them, and where Scan puts them.
+TEST(Infer, AgainLeavesTheSizesOfWhatIsCollected) {
+  const std::vector<Op> makers = {Op::kAdd, Op::kNonZero, Op::kConcat, Op::kNeg};
+  for (const Op maker : makers)
+    for (int64_t rank = 1; rank <= 4; ++rank)
+      for (int64_t at = -1; at <= rank; ++at) {         // -1: a Loop
+        if (maker == Op::kNonZero && at > 2) continue;  // its results have two axes
+        GraphBuilder g, body;
+        body.graph.symbols = g.graph.symbols;
+        std::string outer, inner;
+        for (int64_t axis = 0; axis < rank; ++axis) {
+          outer += (axis ? ", n" : "n") + std::to_string(axis);
+          inner += (axis ? ", k" : "k") + std::to_string(axis);
+        }
+        const bool is_loop = at < 0;
+        std::vector<ValueId> in;
+        if (is_loop) {
+          in = {g.input("trips", "", DType::kI64), kNoValue};
+          body.input("trip", "", DType::kI64);
+          body.graph.outputs.push_back(body.input("go", "", DType::kBool));
+        }
+        const ValueId x = g.input("x", outer), state = body.input("state", inner);
+        in.push_back(x);
+        if (!is_loop) in.push_back(g.input("rows", "length, " + outer));
+        const ValueId row = is_loop ? state : body.input("row", outer);
+        body.output(state);
+        body.output(maker == Op::kConcat ? body.emit(maker, {state, row}, {{key::kAxis, rank - 1}})
+                    : maker == Op::kAdd  ? body.emit(maker, {state, body.input("captured", outer)})
+                                         : body.emit(maker, {row}));
+        if (maker == Op::kAdd) {
+          body.graph.captured.emplace_back(x, body.graph.inputs.back());
+          body.graph.inputs.pop_back();
+        }
+        Attributes attributes;
+        if (!is_loop)
+          attributes = {{key::kNumScanInputs, 1}, {key::kScanOutputAxes, std::vector<int64_t>{at}}};
+        const auto out = std::vector{g.graph.add_value("last", DType::kUndefined, std::nullopt),
+                                     g.graph.add_value("all", DType::kUndefined, std::nullopt)};
+        const NodeId id = g.graph.add_node(is_loop ? Op::kLoop : Op::kScan, "node", in, out, attributes);
+        g.graph.node(id).subgraphs.push_back(std::make_shared<Graph>(body.graph));
+        infer_all(g.graph);
+        const std::string once = g.graph.str();
+        for (int again = 0; again < 3; ++again) infer_all(g.graph);
+        EXPECT_EQ(g.graph.str(), once) << name_of(maker) << " of rank " << rank << " at " << at;
+      }
+}
+
+TEST(Infer, AgainLeavesTheSizesOfEveryModel) {
+  int seen = 0;
+  for (const auto& root : {test::fixtures(), test::zoo()}) {
+    if (!std::filesystem::exists(root)) continue;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+      if (entry.path().filename() != "model.onnx") continue;
+      Graph graph;
+      try {
+        graph = import_model(entry.path());
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), Code::kUnsupported) << e.what();
+        continue;
+      }
+      const std::string once = graph.str();
+      infer_all(graph);
+      EXPECT_EQ(graph.str(), once) << entry.path();
+      ++seen;
+    }
+  }
+  EXPECT_GE(seen, 40);
 }
 
 TEST(Infer, ConvolutionAndPoolingSizes) {

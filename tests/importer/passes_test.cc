@@ -269,9 +269,16 @@ TEST(DuplicatesPass, DifferentAttributesAreDifferent) {
   expect_nothing(g, passes::merge_duplicates);
 }
 
+// Token ids that index a table, and a score for each of its rows.
+void add_logits(GraphBuilder& g) {
+  const ValueId hidden =
+      g.node(Op::kGather, {g.weight({32, 8}), g.input("ids", "batch, seq", DType::kI64)}, {{key::kAxis, 0}});
+  g.output(g.node(Op::kMatMul, {hidden, g.weight({8, 32})}));
+}
+
 TEST(UnifyPass, AMaskIsAsLongAsPastAndSequence) {
   GraphBuilder g;
-  g.input("ids", "batch, seq", DType::kI64);
+  add_logits(g);
   const ValueId mask = g.input("mask", "batch, 1, 1, total"), past = g.input("past", "batch, 4, past, 8");
   const ValueId k = g.node(Op::kConcat, {past, g.input("k", "batch, 4, seq, 8")}, {{key::kAxis, 2}});
   const ValueId scores = g.node(Op::kMatMul, {g.input("q", "batch, 4, seq, 8"), k}, {{key::kTransB, 1}});
@@ -290,7 +297,7 @@ TEST(UnifyPass, PastsOfLayersThatCutOneMaskAreEqual) {
   for (const bool in_order : {true, false}) {  // the later name is that of the other layer
     GraphBuilder g;
     const ValueId mask = g.input("mask", "batch, 1, 1, total");
-    g.input("ids", "batch, seq", DType::kI64);
+    add_logits(g);
     const Ints layers = in_order ? Ints{0, 1} : Ints{1, 0};
     ValueId pasts[2];
     for (const int64_t i : layers) {
@@ -313,6 +320,20 @@ TEST(UnifyPass, PastsOfLayersThatCutOneMaskAreEqual) {
     EXPECT_EQ(g.shape(mask), in_order ? "[batch, 1, 1, past0 + seq]" : "[batch, 1, 1, past1 + seq]");
     EXPECT_TRUE(g.graph.assumptions.empty());
   }
+}
+
+// One user is compared with many items.
+TEST(UnifyPass, SizesThatBroadcastWhereNoTokensAreScoredStayApart) {
+  GraphBuilder g;
+  const ValueId table = g.weight({32, 8});
+  const auto embedded = [&](const std::string& name, const std::string& dims) {
+    const ValueId rows = g.node(Op::kGather, {table, g.input(name, dims, DType::kI64)}, {{key::kAxis, 0}});
+    return g.node(Op::kReduceMean, {rows}, {{key::kAxes, Ints{1}}, {key::kKeepdims, 0}});
+  };
+  const ValueId y = g.node(Op::kMul, {embedded("user", "users, h"), embedded("item", "items, k")});
+  g.output(g.node(Op::kReduceSum, {y}, {{key::kAxes, Ints{1}}, {key::kKeepdims, 0}}));
+  EXPECT_FALSE(passes::unify_symbols(g.graph));
+  EXPECT_EQ(g.shape(y), "[max(items, users), 8]");
 }
 
 TEST(UnifyPass, AHeadSizeByNameBecomesItsNumber) {

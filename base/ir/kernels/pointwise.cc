@@ -190,8 +190,11 @@ void clip_tile(const KernelCall& call, int64_t tile) {
     C block[kBlock];
     using F = pointwise::NumberOf<C>;
     using Limits = std::numeric_limits<C>;
-    const C least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest(),
-            most = Limits::has_infinity ? Limits::infinity() : Limits::max();
+    // A bound that is left out is the stored type's last finite number.
+    const C most = x.dtype == DType::kF16    ? static_cast<C>(65504)
+                   : x.dtype == DType::kBF16 ? static_cast<C>(0x1.fep127)
+                                             : Limits::max();
+    const C least = std::is_floating_point_v<C> ? static_cast<C>(-most) : Limits::lowest();
     const C low = has_input(call, 1) ? scalar<C>(call, 1, kLowBound) : least,
             high = has_input(call, 2) ? scalar<C>(call, 2, kHighBound) : most;
     for (int64_t i = begin; i < end; i += kBlock) {

@@ -1,4 +1,5 @@
-// Reductions over any set of axes, ArgMax/ArgMin. Sums accumulate in double for floating types.
+// Reductions over any set of axes, ArgMax/ArgMin. Sums accumulate in double for floating types, and for integers where
+// a root or logarithm of them is the result.
 #include <cmath>
 #include <limits>
 
@@ -78,8 +79,8 @@ struct Accumulator {
         if constexpr (std::is_floating_point_v<A>) {
           if (x > shift)
             value = value * std::exp(shift - x) + 1, shift = x;
-          else if (x > lowest())
-            value += std::exp(x - shift);
+          else
+            value += x == shift ? 1 : std::exp(x - shift);  // infinity less itself is no number; NaN stays
           break;
         }
         [[fallthrough]];
@@ -106,6 +107,20 @@ struct Accumulator {
   }
 };
 
+bool is_real(Op op) { return is_one_of(op, {Op::kReduceL2, Op::kReduceLogSum, Op::kReduceLogSumExp}); }
+
+// Integers end at their type's ends, and have its least for what is no number, as ONNX Runtime's.
+template <typename C, typename A>
+C stored(const Accumulator<A>& sum, int64_t count, DType type) {
+  const A y = sum.result(count);
+  if constexpr (std::is_floating_point_v<A> && !std::is_floating_point_v<C>) {
+    const C low = Accumulator<C>::extreme(type, true), high = Accumulator<C>::extreme(type, false);
+    if (!(y > static_cast<A>(low))) return low;
+    if (y >= static_cast<A>(high)) return high;
+  }
+  return static_cast<C>(y);
+}
+
 void reduce_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Axes axes = axes_of(call);
@@ -119,28 +134,32 @@ void reduce_tile(const KernelCall& call, int64_t tile) {
   }
   const int64_t count = product(inner), begin = tile * kRows, end = std::min(y.size(), begin + kRows);
   if (begin >= end) return;
-  with_compute_type(x.dtype, [&](auto type) {
-    using C = decltype(type);
-    using A = std::conditional_t<std::is_floating_point_v<C>, double, C>;
+  const auto reduce = [&]<typename C, typename A>() {
     Odometer row(outer, {outer_strides}, begin);
     for (int64_t i = begin; i < end; ++i, row.next()) {
+      Accumulator<A> sum(call.op, x.dtype);
       if (axes.nothing) {
-        A v = static_cast<A>(load_one<C>(x, i));
-        Accumulator<A> one(call.op, x.dtype);
-        one.add(v);
-        store_one<C>(
-            y, i,
-            static_cast<C>(call.op == Op::kReduceSum || call.op == Op::kReduceMean ? v : one.result(1)));
+        const C v = load_one<C>(x, i);
+        sum.add(static_cast<A>(v));
+        const bool is_itself = call.op == Op::kReduceSum || call.op == Op::kReduceMean;
+        store_one<C>(y, i, is_itself ? v : stored<C>(sum, 1, x.dtype));
         continue;
       }
-      Accumulator<A> sum(call.op, x.dtype);
       if (count) {
         Odometer at(inner, {inner_strides}, 0);
         for (int64_t j = 0; j < count; ++j, at.next())
           sum.add(static_cast<A>(load_one<C>(x, row.offset(0) + at.offset(0))));
       }
-      store_one<C>(y, i, static_cast<C>(sum.result(count)));
+      store_one<C>(y, i, stored<C>(sum, count, x.dtype));
     }
+  };
+  with_compute_type(x.dtype, [&](auto type) {
+    using C = decltype(type);
+    using Sum = std::conditional_t<std::is_floating_point_v<C>, double, C>;
+    if (is_real(call.op))
+      reduce.template operator()<C, double>();
+    else
+      reduce.template operator()<C, Sum>();
   });
 }
 

@@ -13,12 +13,15 @@ bool known_outside(Context& c, const Expr& e) {
   return true;
 }
 
-std::optional<Shape> lifted(Context& c, std::size_t output, const std::optional<Shape>& inner) {
+// The shape of an output; at axis `inserted`, if any, stands what is collected along.
+std::optional<Shape> lifted(Context& c, std::size_t output, const std::optional<Shape>& inner,
+                            std::optional<std::size_t> inserted = std::nullopt) {
   if (!inner) return std::nullopt;
   Shape y = *inner;
   for (std::size_t i = 0; i < y.size(); ++i)
     if (!known_outside(c, y[i]))
-      y[i] = c.fresh(output, i, "d" + std::to_string(output) + "_" + std::to_string(i));
+      y[i] = c.fresh(output, i + (inserted && i >= *inserted),
+                     "d" + std::to_string(output) + "_" + std::to_string(i));
   return y;
 }
 
@@ -61,7 +64,7 @@ void loop(Context& c) {
       c.out(i, v.dtype, y);
       continue;
     }
-    std::optional<Shape> y = lifted(c, i, v.shape);
+    std::optional<Shape> y = lifted(c, i, v.shape, 0);
     if (y) y->insert(y->begin(), c.fresh(i, 0, "trips"));
     c.out(i, v.dtype, y);
   }
@@ -85,14 +88,13 @@ void scan(Context& c) {
       c.out(i, v.dtype, c.shape(i));
       continue;
     }
-    std::optional<Shape> y = lifted(c, i, v.shape);
-    if (y && length_of) {
+    std::optional<Shape> y;
+    if (v.shape && length_of) {
       const auto out_axes =
           c.attributes().get_or(key::kScanOutputAxes, std::vector<int64_t>(c.outputs() - state, 0));
-      const int64_t at = c.axis(out_axes.at(i - state), static_cast<int64_t>(y->size()) + 1);
+      const int64_t at = c.axis(out_axes.at(i - state), static_cast<int64_t>(v.shape->size()) + 1);
+      y = lifted(c, i, v.shape, static_cast<std::size_t>(at));
       y->insert(y->begin() + at, length(0));
-    } else {
-      y = std::nullopt;
     }
     c.out(i, v.dtype, y);
   }

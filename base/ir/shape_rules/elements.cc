@@ -1,5 +1,6 @@
 // Shape arithmetic on symbols: what is known of the elements of small integer tensors.
 
+#include "base/error.h"
 #include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
@@ -61,6 +62,21 @@ std::optional<Expr> logical(Op op, const Expr& a, const Expr& b) {
     default:
       return decided(known && *ca != *cb, known && *ca == *cb);
   }
+}
+
+// Kernels' integers wrap, and know no limit of terms: what expressions cannot hold, or not where sizes are those of
+// small tensors, is left to them.
+template <typename F>
+std::optional<Expr> held(F&& make) try {
+  constexpr int64_t kSmallSize = 61;  // of each of eight axes
+  const std::optional<Expr> made = make();
+  if (!made || made->constant()) return made;
+  SymbolValues sizes;
+  for (const std::string& symbol : made->symbols()) sizes[symbol] = kSmallSize;
+  made->evaluate(sizes);
+  return made;
+} catch (const Error&) {
+  return std::nullopt;
 }
 
 std::optional<Expr> binary_element(const Node& node, const Expr& a, const Expr& b) {
@@ -128,7 +144,7 @@ Result unary(Context& c) {
   auto x = c.elements(0);
   if (!x) return std::nullopt;
   for (Expr& e : *x) {
-    const auto y = unary_element(c.node().op, e);
+    const auto y = held([&] { return unary_element(c.node().op, e); });
     if (!y) return std::nullopt;
     e = *y;
   }
@@ -142,8 +158,10 @@ Result cast(Context& c) {
   if (to == DType::kI64 || to == DType::kI32) return x;
   if (to != DType::kBool) return std::nullopt;
   for (Expr& e : *x) {
-    const Comparison cmp = comparison(e, Expr(0));
-    const auto y = decided(cmp.different(), cmp.equal());
+    const auto y = held([&] {
+      const Comparison cmp = comparison(e, Expr(0));
+      return decided(cmp.different(), cmp.equal());
+    });
     if (!y) return std::nullopt;
     e = *y;
   }
@@ -156,7 +174,7 @@ Result binary(Context& c) {
   const std::size_t n = a->size() == 1 ? b->size() : a->size();
   Elements result;
   for (std::size_t i = 0; i < n; ++i) {
-    const auto y = binary_element(c.node(), at(*a, i), at(*b, i));
+    const auto y = held([&] { return binary_element(c.node(), at(*a, i), at(*b, i)); });
     if (!y) return std::nullopt;
     result.push_back(*y);
   }
@@ -182,8 +200,12 @@ Result clip(Context& c) {
   if (!x || (c.has(1) && !(low && low->size() == 1)) || (c.has(2) && !(high && high->size() == 1)))
     return std::nullopt;
   for (Expr& e : *x) {
-    if (low) e = max(e, low->front());
-    if (high) e = min(e, high->front());
+    const auto y = held([&] {
+      const Expr least = low ? max(e, low->front()) : e;
+      return std::optional(high ? min(least, high->front()) : least);
+    });
+    if (!y) return std::nullopt;
+    e = *y;
   }
   return x;
 }
@@ -257,9 +279,13 @@ Result repeat(Context& c) {  // Expand, ConstantOfShape
 Result range(Context& c) {
   const auto n = length(c);
   if (!n || *n > kMaxElements || !c.attributes().has(key::kStart)) return std::nullopt;
+  const Expr &start = c.attributes().get(key::kStart).at(0), &delta = c.attributes().get(key::kDelta).at(0);
   Elements result;
-  for (int64_t i = 0; i < *n; ++i)
-    result.push_back(c.attributes().get(key::kStart).at(0) + Expr(i) * c.attributes().get(key::kDelta).at(0));
+  for (int64_t i = 0; i < *n; ++i) {
+    const auto y = held([&] { return std::optional(start + Expr(i) * delta); });
+    if (!y) return std::nullopt;
+    result.push_back(*y);
+  }
   return result;
 }
 
@@ -270,20 +296,20 @@ Result reduce(Context& c) {
   Expr result = (*x)[0];
   for (std::size_t i = 1; i < x->size(); ++i) {
     const Expr& e = (*x)[i];
-    switch (c.node().op) {
-      case Op::kReduceSum:
-        result = result + e;
-        break;
-      case Op::kReduceProd:
-        result = result * e;
-        break;
-      case Op::kReduceMax:
-        result = max(result, e);
-        break;
-      default:
-        result = min(result, e);
-        break;
-    }
+    const auto y = held([&]() -> std::optional<Expr> {
+      switch (c.node().op) {
+        case Op::kReduceSum:
+          return result + e;
+        case Op::kReduceProd:
+          return result * e;
+        case Op::kReduceMax:
+          return max(result, e);
+        default:
+          return min(result, e);
+      }
+    });
+    if (!y) return std::nullopt;
+    result = *y;
   }
   return Elements{result};
 }
