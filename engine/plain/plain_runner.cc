@@ -210,13 +210,13 @@ RowResult PlainRunner::answer(const StepDescriptor& step, const StepRow& row, co
                     bias, mask);
 }
 
-Tensor PlainRunner::empty_past(const DecoderSignature::Cache& cache) const {
+Tensor PlainRunner::empty_past(const DecoderSignature::Cache& cache, const SymbolValues& known) const {
   const Value& value = graph_.value(graph_.inputs[cache.input]);
   Dims dims;
   for (std::size_t i = 0; i < value.shape->size(); ++i) {
     const auto axis = static_cast<int>(i);
-    if (axis == cache.batch_axis)
-      dims.push_back(1);
+    if (axis == cache.batch_axis)  // of one row, which may have several parts
+      dims.push_back((*value.shape)[i].try_evaluate(known).value_or(1));
     else if (axis == cache.sequence_axis)
       dims.push_back(0);
     else if (const auto c = (*value.shape)[i].constant())
@@ -254,7 +254,7 @@ std::vector<Tensor> PlainRunner::inputs_for(const Slot& slot, std::span<const in
   }
   give(signature_.ids, std::move(ids));
   for (std::size_t c = 0; c < carried_.size(); ++c)
-    give(carried_[c].input, slot.past.empty() ? empty_past(carried_[c]) : slot.past[c]);
+    give(carried_[c].input, slot.past.empty() ? empty_past(carried_[c], known) : slot.past[c]);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].dtype != DType::kUndefined) continue;
     const Value& value = graph_.value(graph_.inputs[i]);

@@ -64,7 +64,7 @@ class PlainRunner : public StepRunner {
   std::vector<Tensor> inputs_for(const Slot& slot, std::span<const int32_t> tokens) const;
   Dims dims_of(std::size_t input, int64_t first, int64_t run, const SymbolValues& known) const;
   void check_inputs() const;
-  Tensor empty_past(const DecoderSignature::Cache& cache) const;
+  Tensor empty_past(const DecoderSignature::Cache& cache, const SymbolValues& known) const;
   RowResult answer(const StepDescriptor& step, const StepRow& row, const Slot& slot, int64_t position,
                    const Tensor& logits, int64_t index) const;
 

@@ -129,7 +129,8 @@ void Finder::find_caches() {
             [](const auto& a, const auto& b) { return a.input < b.input; });
 }
 
-// The batch is the axis whose size the ids share; failing that, the first open axis beside the sequence.
+// The batch is the axis whose size the ids share, or is a multiple of it; failing that, the first open axis beside the
+// sequence.
 void Finder::fix_batch_axes() {
   const Expr batch = input(found_.ids).shape->front();
   for (auto& cache : found_.caches) {
@@ -139,7 +140,10 @@ void Finder::fix_batch_axes() {
         if (static_cast<int>(i) != cache.sequence_axis && fits(shape[i]))
           cache.batch_axis = static_cast<int>(i);
     };
-    if (!batch.constant()) pick([&](const Expr& e) { return e == batch; });
+    if (!batch.constant()) {
+      pick([&](const Expr& e) { return e == batch; });
+      pick([&](const Expr& e) { return parts_a_row(e, batch).has_value(); });
+    }
     pick([](const Expr& e) { return !e.constant(); });
     pick([](const Expr& e) { return e.is_constant(1); });
     pick([&](const Expr& e) { return e == batch; });
@@ -153,7 +157,7 @@ bool Finder::is_state(std::size_t i) const {
   if (known_[i] || !used(i) || !is_floating(v.dtype) || rank(v) < 2) return false;
   const Expr batch = input(found_.ids).shape->front();
   return std::all_of(v.shape->begin(), v.shape->end(),
-                     [&](const Expr& e) { return e.constant() || e == batch; });
+                     [&](const Expr& e) { return e.constant() || parts_a_row(e, batch); });
 }
 
 // The nearest input of the output's type and shape that the output is made of; of several the one whose name shares

@@ -26,9 +26,12 @@ void put(Tensor& t, int64_t i, float value) {
 // A cache of the file seen as [token][elements]: the token's elements, in the order of the remaining axes.
 class CacheLayout {
  public:
-  CacheLayout(const Dims& dims, const DecoderSignature::Cache& cache) : dims_(dims), cache_(cache) {}
+  CacheLayout(const Dims& dims, const DecoderSignature::Cache& cache, int64_t batch)
+      : dims_(dims),
+        cache_(cache),
+        parts_(batch > 0 ? dims[static_cast<std::size_t>(cache.batch_axis)] / batch : 1) {}
   int64_t width() const {
-    int64_t n = 1;
+    int64_t n = parts_;
     for (std::size_t a = 0; a < dims_.size(); ++a)
       if (!is_fixed(a)) n *= dims_[a];
     return n;
@@ -38,7 +41,8 @@ class CacheLayout {
     int64_t index = 0, stride = 1;
     for (std::size_t a = dims_.size(); a-- > 0; stride *= dims_[a]) {
       if (static_cast<int>(a) == cache_.batch_axis) {
-        index += batch * stride;
+        index += (batch * parts_ + e % parts_) * stride;
+        e /= parts_;
       } else if (static_cast<int>(a) == cache_.sequence_axis) {
         index += column * stride;
       } else {
@@ -55,6 +59,7 @@ class CacheLayout {
   }
   Dims dims_;
   DecoderSignature::Cache cache_;
+  int64_t parts_;  // of each row along the batch's axis
 };
 
 // One row of the padded batch.
@@ -230,7 +235,7 @@ class Decoder : public GraphDriver {
       Dims dims = past.dims;
       dims[c.sequence_axis] = past_ + columns_;
       Tensor& present = outputs_[c.output] = Tensor::zeros(past.dtype, dims);
-      const CacheLayout from(past.dims, c), to(dims, c);
+      const CacheLayout from(past.dims, c, batch_), to(dims, c, batch_);
       for (int64_t b = 0; b < batch_; ++b)
         for (int64_t i = 0; i < rows_[b].kept; ++i)
           for (int64_t e = 0; e < from.width(); ++e)
@@ -267,7 +272,7 @@ class Decoder : public GraphDriver {
     for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, const Places& places,
                    int64_t width) {
       const Tensor& past = input(c.input, "a cache");
-      const CacheLayout layout(past.dims, c);
+      const CacheLayout layout(past.dims, c, batch_);
       std::vector<float> heads(static_cast<std::size_t>(width));
       std::vector<bool> given(heads.size());
       for (std::size_t i = 0; i < row.past.size(); ++i) {
@@ -293,7 +298,7 @@ class Decoder : public GraphDriver {
                    int64_t width) {
       Tensor& present = outputs_[c.output];
       if (present.dtype == DType::kUndefined) return;
-      const CacheLayout layout(present.dims, c);
+      const CacheLayout layout(present.dims, c, batch_);
       std::vector<float> heads(static_cast<std::size_t>(width));
       for (std::size_t i = 0; i < row.fresh.size(); ++i) {
         runner_->read_cache(place(k, values, slot, static_cast<int64_t>(row.past.size() + i)), heads);
