@@ -26,7 +26,7 @@ struct CacheSpec {
 // edges, shapes and, last, names. Found also for graphs that are not row-wise (PlainDecoder needs only this).
 struct DecoderSignature {
   struct Cache {
-    std::size_t input, output;  // indices into Graph::inputs / outputs
+    std::size_t input, output;      // indices into Graph::inputs / outputs
     int batch_axis, sequence_axis;  // the batch's may hold several parts a row: batch * heads
   };
   // What a step leaves for the next one in the same size, whatever the tokens were (a convolution's last places, a

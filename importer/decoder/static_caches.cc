@@ -1,3 +1,4 @@
+// Longer than most: one class, which follows caches through all that files do with them.
 // A scatter of new rows into a cache becomes a Concat behind `past` rows. From there on one axis of what follows is
 // followed, whose size was the cache's and is past + new: through movement, score products and softmax to where it is
 // summed over, or into kAttention. So is that of masks that are inputs; others that meet scores are cut to it.
@@ -32,8 +33,11 @@ class Growth {
   }
 
   std::optional<GrownCaches> run() {
-    for (std::size_t n = 0; n < graph().nodes.size(); ++n)
-      if (!node(n).removed && is_one_of(node(n).op, {Op::kScatterElements, Op::kScatterND})) grow(n);
+    for (std::size_t n = 0; n < graph().nodes.size(); ++n) {
+      if (node(n).removed) continue;
+      if (is_one_of(node(n).op, {Op::kScatterElements, Op::kScatterND})) grow(n);
+      if (node(n).op == Op::kAttention) grow_buffers(n);
+    }
     if (result_.length == 0) return std::nullopt;
     for (const ValueId id : graph().inputs) shorten_mask(id);
     const std::size_t count = graph().nodes.size();
@@ -157,15 +161,42 @@ class Growth {
     if (!length || count.constant() || !(left == right)) return;
     if (by_slices && (shape(indices).size() != 2 || !shape(indices)[1].is_constant(1))) return;
     if (!are_positions(indices, along, count)) return;
-    if (result_.length != 0 && result_.length != *length) throw GivenUp{};
-    result_.length = *length;
-    total_ = past() + count;
+    set_sizes(*length, count);
     Node& joined = node(n);
     joined.op = Op::kConcat;
     joined.inputs = {data, rows};
     joined.attributes = {{key::kAxis, static_cast<int64_t>(along)}};
     shorten(graph().inputs[cache->first], cache->second);
     set_axis(joined.outputs[0], static_cast<int>(along));
+  }
+
+  // kAttention whose past are buffers, written behind as many tokens as its lengths say: such a past, as long as those
+  // tokens, is any kAttention's. That lengths say so shows where the mask is proven causal.
+  void grow_buffers(std::size_t n) {
+    constexpr std::size_t kLengths = 6, kTotal = 7;
+    const std::vector<ValueId> in = node(n).inputs;
+    if (in.size() <= kTotal || in[kLengths] == kNoValue || in[kTotal] == kNoValue ||
+        node(n).outputs.size() < 3 || node(n).attributes.get_or(key::kEvicts, 0))
+      return;
+    std::vector<std::pair<std::size_t, std::size_t>> buffers;
+    for (const std::size_t past : {4, 5}) {
+      if (in[past] == kNoValue || node(n).outputs[past - 3] == kNoValue) return;
+      const auto cache = cache_behind(in[past], 2);
+      if (!cache || !shape(in[past])[2].constant()) return;
+      buffers.push_back(*cache);
+    }
+    set_sizes(*shape(in[4])[2].constant(), shape(in[1]).at(2));
+    node(n).inputs[kTotal] = kNoValue;  // the room in present
+    for (const auto& [input, axis] : buffers) shorten(graph().inputs[input], axis);
+    for (const std::size_t present : {1, 2}) set_axis(node(n).outputs[present], 2);
+  }
+
+  void set_sizes(int64_t length, const Expr& count) {
+    const bool is_first = result_.length == 0;
+    if (!is_first && (result_.length != length || !(total_ == past() + count))) throw GivenUp{};
+    if (count.is_constant(length)) throw GivenUp{};  // nothing tells which of the two a size is
+    result_.length = length;
+    total_ = past() + count;
   }
 
   // What lies in the file's cache is as long as the past; so is what is turned of it before new rows come.
@@ -178,7 +209,7 @@ class Growth {
       work.pop_back();
       for (const NodeId reader : readers[at(id)]) {
         const Node& r = graph().node(reader);
-        if (r.op == Op::kConcat) continue;
+        if (r.op == Op::kConcat || r.op == Op::kAttention) continue;
         if (!is_one_of(r.op, {Op::kTranspose, Op::kIdentity})) throw GivenUp{};
         graph().value(r.outputs[0]).shape.reset();
         work.push_back(r.outputs[0]);
@@ -195,8 +226,10 @@ class Growth {
   }
 
   void follow(std::size_t n) {
-    if (node(n).op == Op::kConcat && axis(node(n).outputs[0]) != kNotFollowed)
-      return infer_now(n);  // a cache
+    if (is_cache(n)) {
+      if (node(n).op == Op::kAttention) cut_bias(n);
+      return infer_now(n);
+    }
     const std::vector<ValueId> inputs = node(n).inputs;
     if (std::none_of(inputs.begin(), inputs.end(), [&](ValueId id) { return axis(id) != kNotFollowed; })) {
       if (std::any_of(inputs.begin(), inputs.end(),
@@ -212,6 +245,27 @@ class Growth {
     for (const ValueId id : node(n).outputs)
       if (result != kNotFollowed) set_axis(id, result), is_score_[at(id)] = scores;
     infer_now(n);
+  }
+  // Lengths hide what was not written, whatever the bias has there.
+  void cut_bias(std::size_t n) {
+    constexpr std::size_t kBias = 3;
+    for (std::size_t i = 0; i < node(n).inputs.size(); ++i) {
+      const ValueId id = node(n).inputs[i];
+      if (axis(id) == kNotFollowed) continue;
+      if (i != kBias || axis(id) + 1 != static_cast<int>(shape(id).size())) throw GivenUp{};
+    }
+    const ValueId bias = node(n).inputs[kBias];
+    if (bias == kNoValue || axis(bias) != kNotFollowed || shape(bias).empty() ||
+        !shape(bias).back().constant() || shape(bias).back().is_constant(1))
+      return;
+    const ValueId part = cut(n, bias);
+    node(n).inputs[kBias] = part;
+  }
+  bool is_cache(std::size_t n) {
+    const Op op = node(n).op;
+    const std::size_t written = op == Op::kAttention ? 1 : 0;
+    return (op == Op::kConcat || op == Op::kAttention) && node(n).outputs.size() > written &&
+           axis(node(n).outputs[written]) != kNotFollowed;
   }
   void infer_now(std::size_t n) { infer_node(graph(), static_cast<NodeId>(n)); }
 
@@ -230,7 +284,22 @@ class Growth {
     }
     if (op == Op::kReshape || op == Op::kExpand) return resized(n, from);
     if (op == Op::kSoftmax) return from;
+    if (op == Op::kReduceSum) return counted(n, from);
     throw GivenUp{};
+  }
+
+  // The marks of a mask of tokens, none of which is for a place that nothing was written to.
+  int counted(std::size_t n, int from) {
+    const auto axes = node(n).attributes.get_or(key::kAxes, {});
+    ValueId id = node(n).inputs[0];
+    const auto rank = static_cast<int64_t>(shape(id).size());
+    if (axes.size() != 1 || (axes[0] + rank) % rank != from) throw GivenUp{};
+    while (const Node* maker = graph().producer(id)) {
+      if (!is_one_of(maker->op, {Op::kCast, Op::kIdentity, Op::kReshape})) throw GivenUp{};
+      id = maker->inputs[0];
+    }
+    if (is_floating(graph().value(id).dtype) || shape(id).size() != 2) throw GivenUp{};
+    return kNotFollowed;
   }
 
   // The followed axis stays an axis of its own; the target has its new size.

@@ -76,9 +76,13 @@ struct PlainModel {
 };
 
 LoadedRunner load_plain(Graph graph, const ServedPlain& served, const LoadOptions& options, StageLog& log) {
-  if (!served.signature)
-    throw Error(Code::kUnsupported, "the model is no decoder that can be served: " + kind_of(graph).why_not +
-                                        "; run it with ark-run");
+  if (!served.signature) {
+    const ModelKind kind = kind_of(graph);
+    const bool is_refused = kind.name == "decoder" && !options.plain;
+    throw Error(Code::kUnsupported,
+                "the model is no decoder that can be served: " + (is_refused ? served.reason : kind.why_not) +
+                    "; run it with ark-run");
+  }
   log.fact("plain", "served as it is, one sequence at a time, on one rank: " + served.reason);
   int64_t weights = 0;
   for (const Value& value : graph.values)

@@ -1,5 +1,5 @@
-// A decoder's data sets through the ragged runner: padded rows become sequences of their own, given pasts go
-// into pages, and what comes out is laid back into logits [B, S, V] and present caches.
+// Longer than most: a decoder's data sets through the ragged runner, where padded rows become sequences of their own,
+// given pasts go into pages, and what comes out is laid back into logits [B, S, V] and present caches.
 #include <algorithm>
 #include <map>
 
@@ -79,7 +79,7 @@ class Decoder : public GraphDriver {
                   no->reason);
     model_ = std::get<DecoderModel>(std::move(recognised));
     for (const DecoderSignature::Cache& c : model_.signature.caches)
-      if (graph.value(graph.inputs[c.input]).shape == graph.value(graph.outputs[c.output]).shape)
+      if (graph.value(graph.inputs[c.input]).shape->at(static_cast<std::size_t>(c.sequence_axis)).constant())
         unsupported("caches that are written in place do not tell what is in them; use --driver dynamic");
     const Graph& tokens = model_.tokens;
     const auto reads = [&](const Node& n) {
