@@ -1,4 +1,3 @@
-// Longer than most: one class, which follows caches through all that files do with them.
 // A scatter of new rows into a cache becomes a Concat behind `past` rows. From there on one axis of what follows is
 // followed, whose size was the cache's and is past + new: through movement, score products and softmax to where it is
 // summed over, or into kAttention. So is that of masks that are inputs; others that meet scores are cut to it.
@@ -9,21 +8,14 @@
 #include "base/error.h"
 #include "base/ir/keys.h"
 #include "base/ir/slice_bounds.h"
-#include "importer/decoder/mask.h"
-#include "importer/decoder/probe.h"
-#include "importer/decoder/refusal.h"
+#include "importer/decoder/cache_writes.h"
 #include "importer/infer.h"
 #include "importer/op_importer.h"
-#include "importer/passes/match.h"
 
 namespace ark::decoder {
 namespace {
 
-using passes::made_by;
-
 constexpr int kNotFollowed = -1;
-// What a graph does with a cache that ends the attempt.
-struct GivenUp {};
 
 class Growth {
  public:
@@ -52,10 +44,7 @@ class Growth {
  private:
   Graph& graph() { return result_.graph; }
   Node& node(std::size_t n) { return graph().nodes[n]; }
-  const Shape& shape(ValueId id) {
-    if (id == kNoValue || !graph().value(id).shape) throw GivenUp{};
-    return *graph().value(id).shape;
-  }
+  const Shape& shape(ValueId id) { return known_shape(graph(), id); }
   int axis(ValueId id) const {
     return id == kNoValue || static_cast<std::size_t>(id) >= axis_.size() ? kNotFollowed : axis_[at(id)];
   }
@@ -68,83 +57,6 @@ class Growth {
     graph().value(id).shape.reset();
     graph().value(id).elements.reset();
   }
-  std::optional<std::size_t> input_of(ValueId id) {
-    const auto it = std::find(graph().inputs.begin(), graph().inputs.end(), id);
-    if (it == graph().inputs.end()) return std::nullopt;
-    return static_cast<std::size_t>(it - graph().inputs.begin());
-  }
-
-  // The graph input that `id` is, seen through nothing but changes of type and axes that repeat it.
-  std::optional<std::size_t> list_behind(ValueId id) {
-    while (const Node* maker = graph().producer(id)) {
-      if (!is_one_of(maker->op, {Op::kCast, Op::kReshape, Op::kExpand, Op::kIdentity})) return std::nullopt;
-      id = maker->inputs[0];
-    }
-    const auto input = input_of(id);
-    return input && is_integer(graph().value(id).dtype) ? input : std::nullopt;
-  }
-
-  // Indices of new rows along `axis` of `count` ones: the positions of all, or the first's and those behind it.
-  bool are_positions(ValueId indices, std::size_t axis, const Expr& count) {
-    ValueId row = indices;
-    while (const Node* maker = graph().producer(row)) {
-      if (!is_one_of(maker->op, {Op::kExpand, Op::kCast, Op::kIdentity})) break;
-      row = maker->inputs[0];
-    }
-    const auto lies_along = [&](ValueId id) {  // [1 or batch, 1, ..., count, ..., 1]
-      const Shape& s = shape(id);
-      for (std::size_t i = 1; i < s.size(); ++i)
-        if (i == axis ? !(s[i] == count) : !s[i].is_constant(1)) return false;
-      return axis < s.size() && (axis > 0 || s[0] == count);
-    };
-    if (const Node* sum = made_by(graph(), row, Op::kAdd)) {
-      for (const std::size_t side : {0, 1}) {
-        const ValueId steps = sum->inputs[side], first = sum->inputs[1 - side];
-        if (!lies_along(steps) || !is_count(steps) || !lies_along(row)) continue;
-        for (std::size_t i = 1; i < shape(first).size(); ++i)
-          if (!shape(first)[i].is_constant(1)) return false;
-        const auto input = list_behind(first);
-        if (!input) return false;
-        result_.firsts.push_back(*input);
-        return true;
-      }
-      return false;
-    }
-    if (!lies_along(row)) return false;
-    const auto input = list_behind(row);
-    // One list for all rows of the batch, or one a row.
-    if (!input || !(shape(graph().inputs[*input]).back() == count) ||
-        shape(graph().inputs[*input]).size() > 2)
-      return false;
-    result_.positions.push_back(*input);
-    return true;
-  }
-
-  // 0, 1, 2, ...
-  bool is_count(ValueId id) {
-    const Node* maker = graph().producer(id);
-    while (maker && is_one_of(maker->op, {Op::kReshape, Op::kCast}))
-      maker = graph().producer(maker->inputs[0]);
-    const auto is = [&](Key<Shape> key, int64_t value) {
-      return maker->attributes.has(key) && maker->attributes.get(key)[0].is_constant(value);
-    };
-    return maker && maker->op == Op::kRange && is(key::kStart, 0) && is(key::kDelta, 1);
-  }
-
-  // The cache's own axis, of the graph input behind `data`, that is `axis` there.
-  std::optional<std::pair<std::size_t, std::size_t>> cache_behind(ValueId data, std::size_t axis) {
-    while (const Node* maker = graph().producer(data)) {
-      if (maker->op == Op::kTranspose)
-        axis = static_cast<std::size_t>(maker->attributes.get(key::kPerm)[axis]);
-      else if (maker->op != Op::kIdentity)
-        return std::nullopt;
-      data = maker->inputs[0];
-    }
-    const auto input = input_of(data);
-    if (!input || !is_floating(graph().value(data).dtype) || shape(data).size() < 3) return std::nullopt;
-    return std::pair(*input, axis);
-  }
-
   // A scatter into a cache, of as many rows as there are new tokens.
   void grow(std::size_t n) {
     const Node scatter = node(n);
@@ -152,7 +64,7 @@ class Growth {
     const bool by_slices = scatter.op == Op::kScatterND;
     const std::size_t along = by_slices ? 0 : static_cast<std::size_t>(scatter.attributes.get(key::kAxis));
     const ValueId data = scatter.inputs[0], indices = scatter.inputs[1], rows = scatter.inputs[2];
-    const auto cache = cache_behind(data, along);
+    const auto cache = cache_behind(graph(), data, along);
     if (!cache || !graph().value(rows).shape || !graph().value(indices).shape) return;
     const auto length = shape(data)[along].constant();
     const Expr count = shape(rows)[along];
@@ -160,7 +72,9 @@ class Growth {
     left[along] = right[along] = 1;
     if (!length || count.constant() || !(left == right)) return;
     if (by_slices && (shape(indices).size() != 2 || !shape(indices)[1].is_constant(1))) return;
-    if (!are_positions(indices, along, count)) return;
+    const auto places = written_places(graph(), indices, along, count);
+    if (!places) return;
+    (places->is_first ? result_.firsts : result_.positions).push_back(places->input);
     set_sizes(*length, count);
     Node& joined = node(n);
     joined.op = Op::kConcat;
@@ -181,7 +95,7 @@ class Growth {
     std::vector<std::pair<std::size_t, std::size_t>> buffers;
     for (const std::size_t past : {4, 5}) {
       if (in[past] == kNoValue || node(n).outputs[past - 3] == kNoValue) return;
-      const auto cache = cache_behind(in[past], 2);
+      const auto cache = cache_behind(graph(), in[past], 2);
       if (!cache || !shape(in[past])[2].constant()) return;
       buffers.push_back(*cache);
     }
@@ -420,37 +334,6 @@ std::optional<GrownCaches> grow_static_caches(const Graph& graph) {
     return std::nullopt;
   } catch (const Error&) {  // sizes that no longer fit together
     return std::nullopt;
-  }
-}
-
-void check_grown_caches(const GrownCaches& grown, const DecoderSignature& signature) {
-  const auto has = [](const std::vector<std::size_t>& list, std::size_t i) {
-    return std::find(list.begin(), list.end(), i) != list.end();
-  };
-  const auto name = [&](std::size_t i) { return escaped(grown.graph.value(grown.graph.inputs[i]).name); };
-  for (const std::size_t i : grown.positions)
-    if (!has(signature.positions, i) && !has(signature.ignored, i))
-      throw Refusal("", "input " + name(i) + " says where tokens are written, and something else");
-  for (const std::size_t i : grown.firsts)
-    if (!has(signature.ignored, i))
-      throw Refusal("", "input " + name(i) + " says where tokens are written, and is read elsewhere");
-  Graph graph = grown.graph;
-  const Roles roles = unify_sizes(graph, signature);
-  Probe probe(graph, roles);
-  for (const Step& asked : {Step{1, 1, 0}, Step{1, 3, 0}, Step{2, 3, 5}, Step{1, 2, grown.length / 2},
-                            Step{1, 1, grown.length - 1}}) {
-    const Step step = probe.possible(asked);
-    if (step.total() > grown.length || step.past < 0) continue;
-    for (const CutMask& cut : grown.masks) {
-      const Tensor mask = probe.value(cut.mask, step);
-      for (int64_t i = 0; i < mask.size(); ++i) {
-        const double value = mask.real(i);
-        const bool is_hidden =
-            mask.dtype != DType::kBool ? value <= kMasked : (value != 0) == cut.shows_by_false;
-        if (i % mask.dims.back() >= step.total() && !is_hidden)
-          throw Refusal("", "the mask shows places of a cache of fixed size that nothing was written to");
-      }
-    }
   }
 }
 

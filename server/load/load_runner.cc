@@ -76,13 +76,9 @@ struct PlainModel {
 };
 
 LoadedRunner load_plain(Graph graph, const ServedPlain& served, const LoadOptions& options, StageLog& log) {
-  if (!served.signature) {
-    const ModelKind kind = kind_of(graph);
-    const bool is_refused = kind.name == "decoder" && !options.plain;
-    throw Error(Code::kUnsupported,
-                "the model is no decoder that can be served: " + (is_refused ? served.reason : kind.why_not) +
-                    "; run it with ark-run");
-  }
+  if (!served.signature)
+    throw Error(Code::kUnsupported, "the model is no decoder that can be served (ark-run can run it): " +
+                                        why_not_served(graph, options.plain ? "" : served.reason));
   log.fact("plain", "served as it is, one sequence at a time, on one rank: " + served.reason);
   int64_t weights = 0;
   for (const Value& value : graph.values)

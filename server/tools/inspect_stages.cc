@@ -334,7 +334,7 @@ std::string why_plain(Inspection& inspection) {
     } catch (const Error& e) {
       return "not for ark-serve: " + std::string(e.what()) + ". It is not batched: " + because;
     }
-  return "not for ark-serve: " + (kind.name == "decoder" ? because : kind.why_not);
+  return "not for ark-serve: " + why_not_served(inspection.passed(), because);
 }
 
 std::string summary(Inspection& inspection) {

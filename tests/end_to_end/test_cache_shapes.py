@@ -85,7 +85,7 @@ def write_buffers(path, lengths="mask", tokens="sequence", batch="batch", mask_w
     b.save(path, attend, inputs, batch, tokens)
 
 
-def write_merged(path, parts="batch x heads", summed=False):
+def write_merged(path, parts="batch x heads", summed=False, batch="batch", tokens="sequence"):
     """As optimum wrote BLOOM; `summed`: over the tokens of a step, which is no batched decoder."""
     b = Builder()
     g = b.g
@@ -113,7 +113,7 @@ def write_merged(path, parts="batch x heads", summed=False):
         mixed = g.reshape(g("MatMul", shares, v), rows, HEADS, tokens, DIM)
         return g.reshape(g.transpose(mixed, 0, 2, 1, 3), rows, tokens, HIDDEN)
 
-    b.save(path, attend, [("attention_mask", WHOLE, ["batch", "total"])], "batch", "sequence")
+    b.save(path, attend, [("attention_mask", WHOLE, [batch, "total"])], batch, tokens)
 
 
 def by_onnx_runtime(path, prompt, each=None):
@@ -123,7 +123,7 @@ def by_onnx_runtime(path, prompt, each=None):
     caches, tokens, past, queue = {}, [], 0, list(prompt)
     for name, i in inputs.items():
         if name.startswith("past."):
-            sizes = {"batch": 1, "batch x heads": HEADS, "past": 0}
+            sizes = {"batch": 1, "batch x heads": HEADS, "past": 0, None: HEADS}
             caches[name] = np.zeros([sizes.get(d, d) for d in i.shape], np.float32)
     while len(tokens) < COUNT:
         new = queue[:each]
@@ -181,10 +181,13 @@ def test_buffers_are_served_as_caches_that_grow(tmp_path, form):
         assert [by_ark(path, prompt, "--tp", ranks) for prompt in PROMPTS] == expected
 
 
-@pytest.mark.parametrize("tokens", [1, 16])
-def test_a_fixed_number_of_new_tokens_is_no_limit_of_caches_that_grow(tmp_path, tokens):
+@pytest.mark.parametrize("write", [write_buffers, write_merged])
+@pytest.mark.parametrize("tokens", [1, GROUPS, HEADS, DIM, 2 * DIM])
+def test_a_fixed_number_of_new_tokens_is_no_limit_of_caches_that_grow(tmp_path, tokens, write):
+    """Also where it is the number of something else."""
+    how = {"room": "past"} if write is write_buffers else {}
     for name, form in (("fixed", {"batch": 1, "tokens": tokens}), ("open", {})):
-        write_buffers(tmp_path / name, room="past", **form)
+        write(tmp_path / name, **how, **form)
     assert card_of(tmp_path / "fixed")["serving"].startswith("batched")
     found = [by_ark(tmp_path / "fixed", prompt, "--tp", "2") for prompt in PROMPTS]
     assert found == expected_of(tmp_path / "open")
@@ -211,9 +214,10 @@ def test_a_plain_model_of_several_tokens_at_a_time_is_refused_by_name(tmp_path):
     assert "not for ark-serve" in said
 
 
-def test_batch_and_heads_in_one_axis(tmp_path):
+@pytest.mark.parametrize("form", [{}, {"parts": None}, {"batch": 1, "parts": HEADS}], ids=["open", "nameless", "one row"])
+def test_batch_and_heads_in_one_axis(tmp_path, form):
     path = tmp_path / "model.onnx"
-    write_merged(path)
+    write_merged(path, **form)
     assert card_of(path)["serving"].startswith("batched")
     expected = expected_of(path)
     for options in (["--tp", "1"], ["--tp", "2"], ["--driver", "dynamic"]):
