@@ -52,6 +52,12 @@ bool contains(const std::vector<T>& list, const T& item) {
 
 }  // namespace
 
+std::optional<int64_t> parts_a_row(const Expr& size, const Expr& batch) {
+  if (batch.is_constant(0)) return std::nullopt;
+  const Expr parts = floordiv(size, batch);
+  return parts * batch == size ? parts.constant() : std::nullopt;
+}
+
 std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& signature, std::size_t input,
                                  const Dims& dims, int64_t past, int64_t sequence) {
   const Value& value = graph.value(graph.inputs[input]);

@@ -26,8 +26,8 @@ struct CacheSpec {
 // edges, shapes and, last, names. Found also for graphs that are not row-wise (PlainDecoder needs only this).
 struct DecoderSignature {
   struct Cache {
-    std::size_t input, output;  // indices into Graph::inputs / outputs
-    int batch_axis, sequence_axis;
+    std::size_t input, output;      // indices into Graph::inputs / outputs
+    int batch_axis, sequence_axis;  // the batch's may hold several parts a row: batch * heads
   };
   // What a step leaves for the next one in the same size, whatever the tokens were (a convolution's last places, a
   // recurrence's matrix). Zeros before the first token.
@@ -70,6 +70,10 @@ struct DecoderModel {
   int64_t max_positions = 0;          // 0 = not limited by the file
   std::vector<std::string> evidence;  // what was proven, one line each, for people
 };
+
+// Of an axis as long as a multiple of the batch, how many parts of each row lie there beside each other; nullopt if it
+// is none.
+std::optional<int64_t> parts_a_row(const Expr& size, const Expr& batch);
 
 // What an unpadded step of `sequence` tokens after `past` cached ones feeds to an input of dims `dims` that is
 // neither ids nor cache: what shows all keys for a mask (of one by query those up to each token), past + s for

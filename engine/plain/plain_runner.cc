@@ -4,21 +4,9 @@
 
 #include "base/error.h"
 #include "engine/cpu/sampler.h"
-#include "engine/plain/inputs.h"
 
 namespace ark {
 namespace {
-
-std::vector<DecoderSignature::Cache> carried(const Graph& graph, const DecoderSignature& signature) {
-  std::vector<DecoderSignature::Cache> all = signature.caches;
-  for (const DecoderSignature::State& state : signature.states) {
-    const Shape& shape = *graph.value(graph.inputs[state.input]).shape;
-    const auto open = std::find_if(shape.begin(), shape.end(), [](const Expr& e) { return !e.constant(); });
-    all.push_back(
-        {state.input, state.output, open == shape.end() ? -1 : static_cast<int>(open - shape.begin()), -1});
-  }
-  return all;
-}
 
 Tensor to_f32(const Tensor& x) {
   if (x.dtype == DType::kF32) return x;
@@ -32,7 +20,7 @@ Tensor to_f32(const Tensor& x) {
 PlainRunner::PlainRunner(const Graph& graph, DecoderSignature signature, PlainRunnerOptions options)
     : graph_(graph),
       signature_(std::move(signature)),
-      carried_(carried(graph, signature_)),
+      inputs_(graph, signature_),
       driver_(graph, options.parallel, options.limits),
       slots_(static_cast<std::size_t>(options.max_slots)) {
   const auto file_length = static_cast<int32_t>(std::min<int64_t>(signature_.max_positions, 1 << 20));
@@ -48,7 +36,7 @@ PlainRunner::PlainRunner(const Graph& graph, DecoderSignature signature, PlainRu
   limits_.vocabulary = static_cast<int32_t>(signature_.vocabulary);
   limits_.depth = 2;
   limits_.shares_pages = 0;
-  check_inputs();
+  inputs_.check();
   thread_ = std::thread([this] { run_steps(); });
 }
 
@@ -60,17 +48,6 @@ PlainRunner::~PlainRunner() {
   }
   changed_.notify_all();
   thread_.join();
-}
-
-// What cannot be fed is refused at load, not at the first request.
-void PlainRunner::check_inputs() const {
-  const Value& ids = graph_.value(graph_.inputs[signature_.ids]);
-  const std::vector<int32_t> tokens(static_cast<std::size_t>(ids.shape->back().constant().value_or(1)));
-  try {
-    bind_inputs(graph_, inputs_for(Slot{}, tokens));
-  } catch (const Error& e) {
-    throw Error(Code::kUnsupported, std::string("the model cannot be driven token by token: ") + e.what());
-  }
 }
 
 uint64_t PlainRunner::post(const StepDescriptor& step) {
@@ -175,7 +152,7 @@ void PlainRunner::run_sequence(const StepDescriptor& step, const StepSequence& s
   // Graphs that give the last token's logits only are run token by token where more is wanted, those that take one at a
   // time always.
   const bool takes_one =
-      !carried_.empty() && graph_.value(graph_.inputs[signature_.ids]).shape->back().is_constant(1);
+      !inputs_.carried().empty() && graph_.value(graph_.inputs[signature_.ids]).shape->back().is_constant(1);
   std::size_t stride = takes_one || (signature_.last_only && !last_only) ? 1 : tokens.size();
   for (std::size_t begin = 0; begin < tokens.size();) {
     const Slot before = slot;
@@ -212,88 +189,10 @@ RowResult PlainRunner::answer(const StepDescriptor& step, const StepRow& row, co
                     bias, mask);
 }
 
-Tensor PlainRunner::empty_past(const DecoderSignature::Cache& cache) const {
-  const Value& value = graph_.value(graph_.inputs[cache.input]);
-  Dims dims;
-  for (std::size_t i = 0; i < value.shape->size(); ++i) {
-    const auto axis = static_cast<int>(i);
-    if (axis == cache.batch_axis)
-      dims.push_back(1);
-    else if (axis == cache.sequence_axis)
-      dims.push_back(0);
-    else if (const auto c = (*value.shape)[i].constant())
-      dims.push_back(*c);
-    else
-      throw Error(Code::kUnsupported, "input '" + escaped(value.name) + "': axis " + std::to_string(i) +
-                                          " has no fixed size, so an empty cache cannot be made");
-  }
-  return Tensor::zeros(value.dtype, dims);
-}
-
-std::vector<Tensor> PlainRunner::inputs_for(const Slot& slot, std::span<const int32_t> tokens) const {
-  const auto n = static_cast<int64_t>(tokens.size()), past = static_cast<int64_t>(slot.history.size());
-  const bool cached = !carried_.empty();
-  const int64_t first = cached ? past : 0,
-                run = cached ? n : past + n;  // without caches the whole sequence runs again
-  const auto token = [&](int64_t i) {
-    return int64_t{first + i < past ? slot.history[first + i] : tokens[first + i - past]};
-  };
-  std::vector<Tensor> inputs(graph_.inputs.size());
-  SymbolValues known;
-  const auto give = [&](std::size_t i, Tensor t) {
-    bind_symbols(graph_.value(graph_.inputs[i]).shape, t.dims, known);
-    inputs[i] = std::move(t);
-  };
-  Tensor ids = Tensor::zeros(graph_.value(graph_.inputs[signature_.ids]).dtype, {1, run});
-  for (int64_t i = 0; i < run; ++i) {
-    if (ids.dtype == DType::kI64)
-      ids.as<int64_t>()[i] = token(i);
-    else if (ids.dtype == DType::kI32)
-      ids.as<int32_t>()[i] = static_cast<int32_t>(token(i));
-    else
-      throw Error(Code::kUnsupported,
-                  "token ids of type " + std::string(name_of(ids.dtype)) + " cannot be driven");
-  }
-  give(signature_.ids, std::move(ids));
-  for (std::size_t c = 0; c < carried_.size(); ++c)
-    give(carried_[c].input, slot.past.empty() ? empty_past(carried_[c]) : slot.past[c]);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].dtype != DType::kUndefined) continue;
-    const Value& value = graph_.value(graph_.inputs[i]);
-    auto given = step_input(graph_, signature_, i, dims_of(i, first, run, known), first, run);
-    if (!given)
-      throw Error(Code::kUnsupported,
-                  "input '" + escaped(value.name) + "' has no role in a decoder, so it cannot be fed");
-    give(i, std::move(*given));
-  }
-  return inputs;
-}
-
-// As declared; where that leaves a size open, as the input's role wants it.
-Dims PlainRunner::dims_of(std::size_t input, int64_t first, int64_t run, const SymbolValues& known) const {
-  const auto& shape = graph_.value(graph_.inputs[input]).shape;
-  Dims dims;
-  if (!shape) return dims;
-  for (const Expr& e : *shape) dims.push_back(e.try_evaluate(known).value_or(1));
-  const auto fill = [&](std::size_t from_back, int64_t size) {
-    if (dims.size() >= from_back && !(*shape)[dims.size() - from_back].constant())
-      dims[dims.size() - from_back] = size;
-  };
-  const auto& positions = signature_.positions;
-  if (signature_.mask == input) {
-    fill(1, signature_.caches.empty() ? run : first + run);  // states alone: a mask of the step
-    if (dims.size() >= 3 || signature_.mask_by_query) fill(2, run);
-  } else if (signature_.token_types == input ||
-             std::find(positions.begin(), positions.end(), input) != positions.end()) {
-    fill(1, run);
-  }
-  return dims;
-}
-
 Tensor PlainRunner::run_tokens(Slot& slot, std::span<const int32_t> tokens) {
-  const std::vector<Tensor> outputs = driver_.run(inputs_for(slot, tokens), stopped_);
+  const std::vector<Tensor> outputs = driver_.run(inputs_.of(slot.past, slot.history, tokens), stopped_);
   slot.past.clear();
-  for (const DecoderSignature::Cache& cache : carried_) slot.past.push_back(outputs[cache.output]);
+  for (const DecoderSignature::Cache& cache : inputs_.carried()) slot.past.push_back(outputs[cache.output]);
   slot.history.insert(slot.history.end(), tokens.begin(), tokens.end());
   return to_f32(outputs[signature_.logits]);
 }

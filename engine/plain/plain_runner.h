@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/ir/decoder.h"
 #include "engine/plain/dynamic_driver.h"
+#include "engine/plain/step_inputs.h"
 #include "engine/run/runner.h"
 
 namespace ark {
@@ -50,7 +51,7 @@ class PlainRunner : public StepRunner {
 
  private:
   struct Slot {
-    std::vector<Tensor> past;      // by carried_; empty before the first token
+    std::vector<Tensor> past;      // by inputs_.carried(); empty before the first token
     std::vector<int32_t> history;  // tokens cached so far
     int32_t last = -1;
     std::optional<Error> error;  // until the slot starts anew
@@ -62,16 +63,12 @@ class PlainRunner : public StepRunner {
                     const std::vector<std::size_t>& rows, std::vector<RowResult>& results);
   // Runs tokens [begin, end) of the sequence; returns logits [1, n or 1, V] as f32 rows.
   Tensor run_tokens(Slot& slot, std::span<const int32_t> tokens);
-  std::vector<Tensor> inputs_for(const Slot& slot, std::span<const int32_t> tokens) const;
-  Dims dims_of(std::size_t input, int64_t first, int64_t run, const SymbolValues& known) const;
-  void check_inputs() const;
-  Tensor empty_past(const DecoderSignature::Cache& cache) const;
   RowResult answer(const StepDescriptor& step, const StepRow& row, const Slot& slot, int64_t position,
                    const Tensor& logits, int64_t index) const;
 
   const Graph& graph_;
   const DecoderSignature signature_;
-  std::vector<DecoderSignature::Cache> carried_;  // caches, and states as caches without an axis that grows
+  const StepInputs inputs_;
   RunnerLimits limits_;
   DynamicDriver driver_;
   const std::function<bool()> stopped_ = [this] { return is_stopped_.load(std::memory_order_relaxed); };

@@ -176,6 +176,9 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   model.vocabulary = signature.vocabulary;
   model.max_positions = settled || has_tables(model.tokens) || reach < wanted ? length : 0;
   describe_weights(model.tokens, r.evidence);
+  if (const auto tokens = roles.sizes.sequence.constant())
+    r.evidence.push_back("a step of the file has " + std::to_string(*tokens) +
+                         (*tokens == 1 ? " token; here any number" : " tokens; here any number"));
   r.evidence.push_back(
       model.max_positions == 0 ? "sequences of any length"
       : reach < wanted
@@ -263,6 +266,20 @@ DecoderModel recognise_static(const GrownCaches& grown, const DecoderSignature& 
   return model;
 }
 
+// Why a file with such caches is not served at all: as it is, it cannot start without any.
+std::string with_caches(const std::string& reason, const GrownCaches& grown, const Graph& graph,
+                        const DecoderSignature& signature) {
+  const auto is_grown = [&](const auto& cache) {
+    return !(grown.graph.value(grown.graph.inputs[cache.input]).shape ==
+             graph.value(graph.inputs[cache.input]).shape);
+  };
+  const auto first = std::find_if(signature.caches.begin(), signature.caches.end(), is_grown);
+  if (first == signature.caches.end()) return reason;
+  const Value& cache = graph.value(graph.inputs[first->input]);
+  return reason + "; as input " + escaped(cache.name) + " " + str(*cache.shape) +
+         " is a cache of a fixed size, the file is not served plain: " + kExportGrowing;
+}
+
 }  // namespace
 
 std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, int64_t max_length) {
@@ -274,6 +291,9 @@ std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, 
   if (!signature->states.empty())
     return NotRecognised{"", "input " + escaped(graph.value(graph.inputs[signature->states[0].input]).name) +
                                  " is a state of one size, no cache of keys and values"};
+  const auto because = [&](const std::string& reason) {
+    return grown ? with_caches(reason, *grown, graph, *signature) : reason;
+  };
   std::optional<DecoderSignature> known;
   try {
     return grown ? recognise_static(*grown, *signature, max_length)
@@ -281,9 +301,9 @@ std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, 
   } catch (const FillsBlanks& refusal) {
     return NotRecognised{refusal.node, refusal.reason, true};
   } catch (const Refusal& refusal) {
-    return NotRecognised{refusal.node, refusal.reason, false, known};
+    return NotRecognised{refusal.node, because(refusal.reason), false, known};
   } catch (const Error& error) {
-    return NotRecognised{"", error.what()};
+    return NotRecognised{"", because(error.what())};
   }
 }
 

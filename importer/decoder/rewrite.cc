@@ -9,6 +9,15 @@ namespace {
 
 Axis row_axis(AtomKind kind, const Expr& size) { return {{kind, size}}; }
 
+// Rows of the batch, or all parts of each (batch * heads): new tokens must be laid out alike (join_past).
+Axis batch_axis(const Expr& size, const Expr& batch) {
+  const auto parts = parts_a_row(size, batch);
+  if (!parts || *parts < 1) return row_axis(AtomKind::kBatch, size);
+  Axis axis = row_axis(AtomKind::kBatch, batch);
+  append(axis, {AtomKind::kFeature, *parts});
+  return axis;
+}
+
 // Token ids as rows, and for each cache a value of the token graph that stands for one cached row.
 void make_inputs(Rewrite& r) {
   const DecoderSignature& s = r.roles.signature;
@@ -24,7 +33,7 @@ void make_inputs(Rewrite& r) {
     for (std::size_t i = 0; i < v.shape->size(); ++i) {
       const Expr& dim = (*v.shape)[i];
       if (static_cast<int>(i) == cache.batch_axis)
-        layout.push_back(row_axis(AtomKind::kBatch, dim));
+        layout.push_back(batch_axis(dim, sizes.batch));
       else if (static_cast<int>(i) == cache.sequence_axis)
         layout.push_back(row_axis(AtomKind::kPast, dim));
       else if (const auto n = dim.constant())

@@ -250,7 +250,11 @@ bool rotary(Rewrite& r, const Node& node) {
   const std::size_t rank = x.layout.size();
   need_features(node, x, rank - 1);
   if (node.inputs.size() < 4 || node.inputs[3] == kNoValue) refuse(node, "has no positions");
-  const Rows positions = r.operand(node, node.inputs[3], {});
+  Layout tokens = x.layout;  // that positions broadcast to
+  const int64_t head = node.attributes.get_or(key::kHeadAxis, -2);
+  tokens.erase(tokens.begin() + (head < 0 ? head + static_cast<int64_t>(rank) : head));
+  tokens.pop_back();
+  const Rows positions = r.operand(node, node.inputs[3], tokens);
   const Node* shift = r.out.graph.producer(positions.tokens);
   int64_t offset = 0;
   if (shift && shift->op == Op::kReshape) shift = r.out.graph.producer(shift->inputs[0]);

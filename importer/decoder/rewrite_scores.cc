@@ -327,7 +327,8 @@ void attention_operator(Rewrite& r, const Node& node) {
   };
   for (const Step& asked : {Step{1, 2, 3}, Step{1, 1, 7}}) {
     const Step step = r.probe.possible(asked);
-    if (node.inputs.size() > 7 && r.probe.value(node.inputs[7], step).integer(0) != step.total())
+    if (node.inputs.size() > 7 && node.inputs[7] != kNoValue &&
+        r.probe.value(node.inputs[7], step).integer(0) != step.total())
       refuse(node, "counts other keys than those of past and new tokens");
   }
   const Rows q = rows_of(0);

@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "importer/decoder/refusal.h"
+#include "importer/decoder/static_caches.h"
 #include "importer/infer.h"
 
 namespace ark::decoder {
@@ -22,9 +24,13 @@ const Shape* shape_of(const Graph& graph, std::optional<std::size_t> input) {
 }
 
 Replacements input_sizes(const Graph& graph, const DecoderSignature& s) {
-  const Expr batch = Expr::symbol("BATCH"), sequence = Expr::symbol("SEQUENCE"), past = Expr::symbol("PAST");
-  Replacements map;
+  const auto named = [](const Expr& size, const char* name) {
+    return size.constant() ? size : Expr::symbol(name);
+  };
   const Shape ids = *shape_of(graph, s.ids);
+  const Expr batch = named(ids[0], "BATCH"), sequence = named(ids[1], "SEQUENCE"),
+             past = Expr::symbol("PAST");
+  Replacements map;
   replace_symbol(map, ids[0], batch);
   replace_symbol(map, ids[1], sequence);
   for (const auto& cache : s.caches) {
@@ -138,6 +144,11 @@ Roles unify_sizes(Graph& graph, const DecoderSignature& signature) {
   if (roles.has_past) {
     const auto& cache = signature.caches.front();
     roles.sizes.past = (*shape_of(graph, cache.input))[cache.sequence_axis];
+    if (!roles.sizes.past.as_symbol()) {
+      const Value& value = graph.value(graph.inputs[cache.input]);
+      throw Refusal("", "input " + escaped(value.name) + " " + str(*value.shape) +
+                            " is a cache whose length is not open; " + kExportGrowing);
+    }
   }
   infer_of_tokens(graph, roles.sizes);
   return roles;

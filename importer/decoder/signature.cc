@@ -7,10 +7,13 @@
 #include "base/error.h"
 #include "importer/decoder.h"
 #include "importer/decoder/limits.h"
+#include "importer/decoder/static_caches.h"
 #include "importer/input_reach.h"
 
 namespace ark {
 namespace {
+
+using decoder::kExportGrowing;
 
 bool has_word(const std::string& name, std::initializer_list<const char*> words) {
   std::string lower = name;
@@ -58,6 +61,7 @@ class Finder {
   void find_lengths();
   void find_others();
   void claim_unread_mask();
+  bool is_fixed_cache(std::size_t input) const;
   bool explain(std::string* why) const;
 
   const Graph& graph_;
@@ -100,14 +104,14 @@ std::set<std::size_t> Finder::caches_behind(ValueId start) const {
   return caches;
 }
 
-// The one axis along which the output is longer than the input.
+// The one axis along which the output is longer than the input, which grows from nothing.
 std::optional<DecoderSignature::Cache> Finder::cache_axes(std::size_t in, std::size_t out) const {
   const Value &a = input(in), &b = graph_.value(graph_.outputs[out]);
   if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) return std::nullopt;
   std::vector<int> differ;
   for (std::size_t i = 0; i < a.shape->size(); ++i)
     if (!((*a.shape)[i] == (*b.shape)[i]) && !(*b.shape)[i].constant()) differ.push_back(static_cast<int>(i));
-  if (differ.size() != 1) return std::nullopt;
+  if (differ.size() != 1 || (*a.shape)[static_cast<std::size_t>(differ[0])].constant()) return std::nullopt;
   return DecoderSignature::Cache{in, out, -1, differ[0]};
 }
 
@@ -132,7 +136,8 @@ void Finder::find_caches() {
             [](const auto& a, const auto& b) { return a.input < b.input; });
 }
 
-// The batch is the axis whose size the ids share; failing that, the first open axis beside the sequence.
+// The batch is the axis whose size the ids share, or is a multiple of it; failing that, the first open axis beside the
+// sequence.
 void Finder::fix_batch_axes() {
   const Expr batch = input(found_.ids).shape->front();
   for (auto& cache : found_.caches) {
@@ -142,7 +147,10 @@ void Finder::fix_batch_axes() {
         if (static_cast<int>(i) != cache.sequence_axis && fits(shape[i]))
           cache.batch_axis = static_cast<int>(i);
     };
-    if (!batch.constant()) pick([&](const Expr& e) { return e == batch; });
+    if (!batch.constant()) {
+      pick([&](const Expr& e) { return e == batch; });
+      pick([&](const Expr& e) { return parts_a_row(e, batch).has_value(); });
+    }
     pick([](const Expr& e) { return !e.constant(); });
     pick([](const Expr& e) { return e.is_constant(1); });
     pick([&](const Expr& e) { return e == batch; });
@@ -156,7 +164,7 @@ bool Finder::is_state(std::size_t i) const {
   if (known_[i] || !used(i) || !is_floating(v.dtype) || rank(v) < 2) return false;
   const Expr batch = input(found_.ids).shape->front();
   return std::all_of(v.shape->begin(), v.shape->end(),
-                     [&](const Expr& e) { return e.constant() || e == batch; });
+                     [&](const Expr& e) { return e.constant() || parts_a_row(e, batch); });
 }
 
 // The nearest input of the output's type and shape that the output is made of; of several the one whose name shares
@@ -374,12 +382,33 @@ void Finder::claim_unread_mask() {
     }
 }
 
+// As far as shapes tell: an output that is made of tokens may be what it is after the step.
+bool Finder::is_fixed_cache(std::size_t i) const {
+  const Value& v = input(i);
+  const Expr batch = input(found_.ids).shape->front();
+  const auto is_fixed = [&](const Expr& e) { return e.constant() || e == batch; };
+  if (rank(v) < 4 || !is_floating(v.dtype) || !std::all_of(v.shape->begin(), v.shape->end(), is_fixed))
+    return false;
+  for (std::size_t o = 0; o < graph_.outputs.size(); ++o) {
+    const Value& after = graph_.value(graph_.outputs[o]);
+    bool fits = o != found_.logits && after.dtype == v.dtype && rank(after) == rank(v);
+    for (std::size_t d = 0; fits && d < rank(v); ++d)
+      fits = (*after.shape)[d] == (*v.shape)[d] || !(*after.shape)[d].constant();
+    if (fits && is_made_of_ids(o)) return true;
+  }
+  return false;
+}
+
 bool Finder::explain(std::string* why) const {
   for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
     if (known_[i] || !used(i)) continue;
-    if (why)
-      *why = "input " + escaped(input(i).name) +
-             " is neither token ids, mask, positions, lengths nor a cache that an output continues";
+    const std::string name = "input " + escaped(input(i).name);
+    if (why && is_fixed_cache(i))
+      *why = name + " " + str(*input(i).shape) +
+             " looks like a cache of a fixed size, and nothing shows where tokens are written; " +
+             kExportGrowing;
+    else if (why)
+      *why = name + " is neither token ids, mask, positions, lengths nor a cache that an output continues";
     return false;
   }
   return true;

@@ -8,21 +8,14 @@
 #include "base/error.h"
 #include "base/ir/keys.h"
 #include "base/ir/slice_bounds.h"
-#include "importer/decoder/mask.h"
-#include "importer/decoder/probe.h"
-#include "importer/decoder/refusal.h"
+#include "importer/decoder/cache_writes.h"
 #include "importer/infer.h"
 #include "importer/op_importer.h"
-#include "importer/passes/match.h"
 
 namespace ark::decoder {
 namespace {
 
-using passes::made_by;
-
 constexpr int kNotFollowed = -1;
-// What a graph does with a cache that ends the attempt.
-struct GivenUp {};
 
 class Growth {
  public:
@@ -32,8 +25,11 @@ class Growth {
   }
 
   std::optional<GrownCaches> run() {
-    for (std::size_t n = 0; n < graph().nodes.size(); ++n)
-      if (!node(n).removed && is_one_of(node(n).op, {Op::kScatterElements, Op::kScatterND})) grow(n);
+    for (std::size_t n = 0; n < graph().nodes.size(); ++n) {
+      if (node(n).removed) continue;
+      if (is_one_of(node(n).op, {Op::kScatterElements, Op::kScatterND})) grow(n);
+      if (node(n).op == Op::kAttention) grow_buffers(n);
+    }
     if (result_.length == 0) return std::nullopt;
     for (const ValueId id : graph().inputs) shorten_mask(id);
     const std::size_t count = graph().nodes.size();
@@ -48,10 +44,7 @@ class Growth {
  private:
   Graph& graph() { return result_.graph; }
   Node& node(std::size_t n) { return graph().nodes[n]; }
-  const Shape& shape(ValueId id) {
-    if (id == kNoValue || !graph().value(id).shape) throw GivenUp{};
-    return *graph().value(id).shape;
-  }
+  const Shape& shape(ValueId id) { return known_shape(graph(), id); }
   int axis(ValueId id) const {
     return id == kNoValue || static_cast<std::size_t>(id) >= axis_.size() ? kNotFollowed : axis_[at(id)];
   }
@@ -64,83 +57,6 @@ class Growth {
     graph().value(id).shape.reset();
     graph().value(id).elements.reset();
   }
-  std::optional<std::size_t> input_of(ValueId id) {
-    const auto it = std::find(graph().inputs.begin(), graph().inputs.end(), id);
-    if (it == graph().inputs.end()) return std::nullopt;
-    return static_cast<std::size_t>(it - graph().inputs.begin());
-  }
-
-  // The graph input that `id` is, seen through nothing but changes of type and axes that repeat it.
-  std::optional<std::size_t> list_behind(ValueId id) {
-    while (const Node* maker = graph().producer(id)) {
-      if (!is_one_of(maker->op, {Op::kCast, Op::kReshape, Op::kExpand, Op::kIdentity})) return std::nullopt;
-      id = maker->inputs[0];
-    }
-    const auto input = input_of(id);
-    return input && is_integer(graph().value(id).dtype) ? input : std::nullopt;
-  }
-
-  // Indices of new rows along `axis` of `count` ones: the positions of all, or the first's and those behind it.
-  bool are_positions(ValueId indices, std::size_t axis, const Expr& count) {
-    ValueId row = indices;
-    while (const Node* maker = graph().producer(row)) {
-      if (!is_one_of(maker->op, {Op::kExpand, Op::kCast, Op::kIdentity})) break;
-      row = maker->inputs[0];
-    }
-    const auto lies_along = [&](ValueId id) {  // [1 or batch, 1, ..., count, ..., 1]
-      const Shape& s = shape(id);
-      for (std::size_t i = 1; i < s.size(); ++i)
-        if (i == axis ? !(s[i] == count) : !s[i].is_constant(1)) return false;
-      return axis < s.size() && (axis > 0 || s[0] == count);
-    };
-    if (const Node* sum = made_by(graph(), row, Op::kAdd)) {
-      for (const std::size_t side : {0, 1}) {
-        const ValueId steps = sum->inputs[side], first = sum->inputs[1 - side];
-        if (!lies_along(steps) || !is_count(steps) || !lies_along(row)) continue;
-        for (std::size_t i = 1; i < shape(first).size(); ++i)
-          if (!shape(first)[i].is_constant(1)) return false;
-        const auto input = list_behind(first);
-        if (!input) return false;
-        result_.firsts.push_back(*input);
-        return true;
-      }
-      return false;
-    }
-    if (!lies_along(row)) return false;
-    const auto input = list_behind(row);
-    // One list for all rows of the batch, or one a row.
-    if (!input || !(shape(graph().inputs[*input]).back() == count) ||
-        shape(graph().inputs[*input]).size() > 2)
-      return false;
-    result_.positions.push_back(*input);
-    return true;
-  }
-
-  // 0, 1, 2, ...
-  bool is_count(ValueId id) {
-    const Node* maker = graph().producer(id);
-    while (maker && is_one_of(maker->op, {Op::kReshape, Op::kCast}))
-      maker = graph().producer(maker->inputs[0]);
-    const auto is = [&](Key<Shape> key, int64_t value) {
-      return maker->attributes.has(key) && maker->attributes.get(key)[0].is_constant(value);
-    };
-    return maker && maker->op == Op::kRange && is(key::kStart, 0) && is(key::kDelta, 1);
-  }
-
-  // The cache's own axis, of the graph input behind `data`, that is `axis` there.
-  std::optional<std::pair<std::size_t, std::size_t>> cache_behind(ValueId data, std::size_t axis) {
-    while (const Node* maker = graph().producer(data)) {
-      if (maker->op == Op::kTranspose)
-        axis = static_cast<std::size_t>(maker->attributes.get(key::kPerm)[axis]);
-      else if (maker->op != Op::kIdentity)
-        return std::nullopt;
-      data = maker->inputs[0];
-    }
-    const auto input = input_of(data);
-    if (!input || !is_floating(graph().value(data).dtype) || shape(data).size() < 3) return std::nullopt;
-    return std::pair(*input, axis);
-  }
-
   // A scatter into a cache, of as many rows as there are new tokens.
   void grow(std::size_t n) {
     const Node scatter = node(n);
@@ -148,7 +64,7 @@ class Growth {
     const bool by_slices = scatter.op == Op::kScatterND;
     const std::size_t along = by_slices ? 0 : static_cast<std::size_t>(scatter.attributes.get(key::kAxis));
     const ValueId data = scatter.inputs[0], indices = scatter.inputs[1], rows = scatter.inputs[2];
-    const auto cache = cache_behind(data, along);
+    const auto cache = cache_behind(graph(), data, along);
     if (!cache || !graph().value(rows).shape || !graph().value(indices).shape) return;
     const auto length = shape(data)[along].constant();
     const Expr count = shape(rows)[along];
@@ -156,16 +72,45 @@ class Growth {
     left[along] = right[along] = 1;
     if (!length || count.constant() || !(left == right)) return;
     if (by_slices && (shape(indices).size() != 2 || !shape(indices)[1].is_constant(1))) return;
-    if (!are_positions(indices, along, count)) return;
-    if (result_.length != 0 && result_.length != *length) throw GivenUp{};
-    result_.length = *length;
-    total_ = past() + count;
+    const auto places = written_places(graph(), indices, along, count);
+    if (!places) return;
+    (places->is_first ? result_.firsts : result_.positions).push_back(places->input);
+    set_sizes(*length, count);
     Node& joined = node(n);
     joined.op = Op::kConcat;
     joined.inputs = {data, rows};
     joined.attributes = {{key::kAxis, static_cast<int64_t>(along)}};
     shorten(graph().inputs[cache->first], cache->second);
     set_axis(joined.outputs[0], static_cast<int>(along));
+  }
+
+  // kAttention whose past are buffers, written behind as many tokens as its lengths say: such a past, as long as those
+  // tokens, is any kAttention's. That lengths say so shows where the mask is proven causal.
+  void grow_buffers(std::size_t n) {
+    constexpr std::size_t kLengths = 6, kTotal = 7;
+    const std::vector<ValueId> in = node(n).inputs;
+    if (in.size() <= kTotal || in[kLengths] == kNoValue || in[kTotal] == kNoValue ||
+        node(n).outputs.size() < 3 || node(n).attributes.get_or(key::kEvicts, 0))
+      return;
+    std::vector<std::pair<std::size_t, std::size_t>> buffers;
+    for (const std::size_t past : {4, 5}) {
+      if (in[past] == kNoValue || node(n).outputs[past - 3] == kNoValue) return;
+      const auto cache = cache_behind(graph(), in[past], 2);
+      if (!cache || !shape(in[past])[2].constant()) return;
+      buffers.push_back(*cache);
+    }
+    set_sizes(*shape(in[4])[2].constant(), shape(in[1]).at(2));
+    node(n).inputs[kTotal] = kNoValue;  // the room in present
+    for (const auto& [input, axis] : buffers) shorten(graph().inputs[input], axis);
+    for (const std::size_t present : {1, 2}) set_axis(node(n).outputs[present], 2);
+  }
+
+  void set_sizes(int64_t length, const Expr& count) {
+    const bool is_first = result_.length == 0;
+    if (!is_first && (result_.length != length || !(total_ == past() + count))) throw GivenUp{};
+    if (count.is_constant(length)) throw GivenUp{};  // nothing tells which of the two a size is
+    result_.length = length;
+    total_ = past() + count;
   }
 
   // What lies in the file's cache is as long as the past; so is what is turned of it before new rows come.
@@ -178,7 +123,7 @@ class Growth {
       work.pop_back();
       for (const NodeId reader : readers[at(id)]) {
         const Node& r = graph().node(reader);
-        if (r.op == Op::kConcat) continue;
+        if (r.op == Op::kConcat || r.op == Op::kAttention) continue;
         if (!is_one_of(r.op, {Op::kTranspose, Op::kIdentity})) throw GivenUp{};
         graph().value(r.outputs[0]).shape.reset();
         work.push_back(r.outputs[0]);
@@ -195,8 +140,10 @@ class Growth {
   }
 
   void follow(std::size_t n) {
-    if (node(n).op == Op::kConcat && axis(node(n).outputs[0]) != kNotFollowed)
-      return infer_now(n);  // a cache
+    if (is_cache(n)) {
+      if (node(n).op == Op::kAttention) cut_bias(n);
+      return infer_now(n);
+    }
     const std::vector<ValueId> inputs = node(n).inputs;
     if (std::none_of(inputs.begin(), inputs.end(), [&](ValueId id) { return axis(id) != kNotFollowed; })) {
       if (std::any_of(inputs.begin(), inputs.end(),
@@ -212,6 +159,27 @@ class Growth {
     for (const ValueId id : node(n).outputs)
       if (result != kNotFollowed) set_axis(id, result), is_score_[at(id)] = scores;
     infer_now(n);
+  }
+  // Lengths hide what was not written, whatever the bias has there.
+  void cut_bias(std::size_t n) {
+    constexpr std::size_t kBias = 3;
+    for (std::size_t i = 0; i < node(n).inputs.size(); ++i) {
+      const ValueId id = node(n).inputs[i];
+      if (axis(id) == kNotFollowed) continue;
+      if (i != kBias || axis(id) + 1 != static_cast<int>(shape(id).size())) throw GivenUp{};
+    }
+    const ValueId bias = node(n).inputs[kBias];
+    if (bias == kNoValue || axis(bias) != kNotFollowed || shape(bias).empty() ||
+        !shape(bias).back().constant() || shape(bias).back().is_constant(1))
+      return;
+    const ValueId part = cut(n, bias);
+    node(n).inputs[kBias] = part;
+  }
+  bool is_cache(std::size_t n) {
+    const Op op = node(n).op;
+    const std::size_t written = op == Op::kAttention ? 1 : 0;
+    return (op == Op::kConcat || op == Op::kAttention) && node(n).outputs.size() > written &&
+           axis(node(n).outputs[written]) != kNotFollowed;
   }
   void infer_now(std::size_t n) { infer_node(graph(), static_cast<NodeId>(n)); }
 
@@ -230,7 +198,22 @@ class Growth {
     }
     if (op == Op::kReshape || op == Op::kExpand) return resized(n, from);
     if (op == Op::kSoftmax) return from;
+    if (op == Op::kReduceSum) return counted(n, from);
     throw GivenUp{};
+  }
+
+  // The marks of a mask of tokens, none of which is for a place that nothing was written to.
+  int counted(std::size_t n, int from) {
+    const auto axes = node(n).attributes.get_or(key::kAxes, {});
+    ValueId id = node(n).inputs[0];
+    const auto rank = static_cast<int64_t>(shape(id).size());
+    if (axes.size() != 1 || (axes[0] + rank) % rank != from) throw GivenUp{};
+    while (const Node* maker = graph().producer(id)) {
+      if (!is_one_of(maker->op, {Op::kCast, Op::kIdentity, Op::kReshape})) throw GivenUp{};
+      id = maker->inputs[0];
+    }
+    if (is_floating(graph().value(id).dtype) || shape(id).size() != 2) throw GivenUp{};
+    return kNotFollowed;
   }
 
   // The followed axis stays an axis of its own; the target has its new size.
@@ -351,37 +334,6 @@ std::optional<GrownCaches> grow_static_caches(const Graph& graph) {
     return std::nullopt;
   } catch (const Error&) {  // sizes that no longer fit together
     return std::nullopt;
-  }
-}
-
-void check_grown_caches(const GrownCaches& grown, const DecoderSignature& signature) {
-  const auto has = [](const std::vector<std::size_t>& list, std::size_t i) {
-    return std::find(list.begin(), list.end(), i) != list.end();
-  };
-  const auto name = [&](std::size_t i) { return escaped(grown.graph.value(grown.graph.inputs[i]).name); };
-  for (const std::size_t i : grown.positions)
-    if (!has(signature.positions, i) && !has(signature.ignored, i))
-      throw Refusal("", "input " + name(i) + " says where tokens are written, and something else");
-  for (const std::size_t i : grown.firsts)
-    if (!has(signature.ignored, i))
-      throw Refusal("", "input " + name(i) + " says where tokens are written, and is read elsewhere");
-  Graph graph = grown.graph;
-  const Roles roles = unify_sizes(graph, signature);
-  Probe probe(graph, roles);
-  for (const Step& asked : {Step{1, 1, 0}, Step{1, 3, 0}, Step{2, 3, 5}, Step{1, 2, grown.length / 2},
-                            Step{1, 1, grown.length - 1}}) {
-    const Step step = probe.possible(asked);
-    if (step.total() > grown.length || step.past < 0) continue;
-    for (const CutMask& cut : grown.masks) {
-      const Tensor mask = probe.value(cut.mask, step);
-      for (int64_t i = 0; i < mask.size(); ++i) {
-        const double value = mask.real(i);
-        const bool is_hidden =
-            mask.dtype != DType::kBool ? value <= kMasked : (value != 0) == cut.shows_by_false;
-        if (i % mask.dims.back() >= step.total() && !is_hidden)
-          throw Refusal("", "the mask shows places of a cache of fixed size that nothing was written to");
-      }
-    }
   }
 }
 

@@ -1,5 +1,6 @@
 // Caches of a fixed size that a step writes its tokens into, at positions that it is told (transformers' StaticCache;
-// TensorScatter): the same decoder with caches that grow.
+// TensorScatter) or behind as many tokens as it is told (GroupQueryAttention's buffers): the same decoder with caches
+// that grow.
 #pragma once
 
 #include <optional>
@@ -8,6 +9,9 @@
 #include "importer/decoder.h"
 
 namespace ark::decoder {
+
+// What to do about a cache of a fixed size that is not understood.
+inline constexpr const char* kExportGrowing = "export the model with caches whose length is open";
 
 // What was as long as the cache and is cut to the tokens that there are: it must hide all behind them.
 struct CutMask {

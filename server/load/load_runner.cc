@@ -78,8 +78,8 @@ struct PlainModel {
 
 LoadedRunner load_plain(Graph graph, const ServedPlain& served, const LoadOptions& options, StageLog& log) {
   if (!served.signature)
-    throw Error(Code::kUnsupported, "the model is no decoder that can be served: " + kind_of(graph).why_not +
-                                        "; run it with ark-run");
+    throw Error(Code::kUnsupported, "the model is no decoder that can be served (ark-run can run it): " +
+                                        why_not_served(graph, options.plain ? "" : served.reason));
   log.fact("plain", "served as it is, one sequence at a time, on one rank: " + served.reason);
   const auto weights = static_cast<int64_t>(weights_of(graph).bytes);
   check_fits(weights, "weights of " + mebibytes(weights), "; give it more, or a model of smaller types");

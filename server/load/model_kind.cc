@@ -83,6 +83,11 @@ std::string outputs_text(const Graph& graph) {
 
 }  // namespace
 
+std::string why_not_served(const Graph& graph, const std::string& refusal) {
+  const ModelKind kind = kind_of(graph);
+  return kind.name == "decoder" && !refusal.empty() ? refusal : kind.why_not;
+}
+
 ModelKind kind_of(const Graph& graph) {
   std::string why;
   if (find_signature(graph, &why)) return {"decoder", ""};

@@ -13,5 +13,7 @@ struct ModelKind {
   std::string why_not;  // why it is not served, as the rest of a sentence; "" where it can be
 };
 ModelKind kind_of(const Graph& graph);
+// Of what find_signature() has no way to drive. `refusal`: what recognise_decoder() says, which knows of more decoders.
+std::string why_not_served(const Graph& graph, const std::string& refusal);
 
 }  // namespace ark

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/ragged_runner.h"
 #include "importer/decoder.h"
+#include "server/tools/cache_layout.h"
 #include "server/tools/run_suite.h"
 
 namespace ark::tools {
@@ -22,40 +23,6 @@ void put(Tensor& t, int64_t i, float value) {
     unsupported("outputs of type " + std::string(name_of(t.dtype)) + " are not made");
   store_f32(t.dtype, t.data.get(), i, 1, &value);
 }
-
-// A cache of the file seen as [token][elements]: the token's elements, in the order of the remaining axes.
-class CacheLayout {
- public:
-  CacheLayout(const Dims& dims, const DecoderSignature::Cache& cache) : dims_(dims), cache_(cache) {}
-  int64_t width() const {
-    int64_t n = 1;
-    for (std::size_t a = 0; a < dims_.size(); ++a)
-      if (!is_fixed(a)) n *= dims_[a];
-    return n;
-  }
-  // Index of element `e` of (batch, column).
-  int64_t index(int64_t batch, int64_t column, int64_t e) const {
-    int64_t index = 0, stride = 1;
-    for (std::size_t a = dims_.size(); a-- > 0; stride *= dims_[a]) {
-      if (static_cast<int>(a) == cache_.batch_axis) {
-        index += batch * stride;
-      } else if (static_cast<int>(a) == cache_.sequence_axis) {
-        index += column * stride;
-      } else {
-        index += e % dims_[a] * stride;
-        e /= dims_[a];
-      }
-    }
-    return index;
-  }
-
- private:
-  bool is_fixed(std::size_t a) const {
-    return static_cast<int>(a) == cache_.batch_axis || static_cast<int>(a) == cache_.sequence_axis;
-  }
-  Dims dims_;
-  DecoderSignature::Cache cache_;
-};
 
 // One row of the padded batch.
 struct Row {
@@ -74,7 +41,7 @@ class Decoder : public GraphDriver {
                   no->reason);
     model_ = std::get<DecoderModel>(std::move(recognised));
     for (const DecoderSignature::Cache& c : model_.signature.caches)
-      if (graph.value(graph.inputs[c.input]).shape == graph.value(graph.outputs[c.output]).shape)
+      if (graph.value(graph.inputs[c.input]).shape->at(static_cast<std::size_t>(c.sequence_axis)).constant())
         unsupported("caches that are written in place do not tell what is in them; use --driver dynamic");
     const Graph& tokens = model_.tokens;
     const auto reads = [&](const Node& n) {
@@ -230,7 +197,7 @@ class Decoder : public GraphDriver {
       Dims dims = past.dims;
       dims[c.sequence_axis] = past_ + columns_;
       Tensor& present = outputs_[c.output] = Tensor::zeros(past.dtype, dims);
-      const CacheLayout from(past.dims, c), to(dims, c);
+      const CacheLayout from(past.dims, c, batch_), to(dims, c, batch_);
       for (int64_t b = 0; b < batch_; ++b)
         for (int64_t i = 0; i < rows_[b].kept; ++i)
           for (int64_t e = 0; e < from.width(); ++e)
@@ -267,7 +234,7 @@ class Decoder : public GraphDriver {
     for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, const Places& places,
                    int64_t width) {
       const Tensor& past = input(c.input, "a cache");
-      const CacheLayout layout(past.dims, c);
+      const CacheLayout layout(past.dims, c, batch_);
       std::vector<float> heads(static_cast<std::size_t>(width));
       std::vector<bool> given(heads.size());
       for (std::size_t i = 0; i < row.past.size(); ++i) {
@@ -293,7 +260,7 @@ class Decoder : public GraphDriver {
                    int64_t width) {
       Tensor& present = outputs_[c.output];
       if (present.dtype == DType::kUndefined) return;
-      const CacheLayout layout(present.dims, c);
+      const CacheLayout layout(present.dims, c, batch_);
       std::vector<float> heads(static_cast<std::size_t>(width));
       for (std::size_t i = 0; i < row.fresh.size(); ++i) {
         runner_->read_cache(place(k, values, slot, static_cast<int64_t>(row.past.size() + i)), heads);

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/ir/graph_picture.h"
 #include "base/ir/kernel.h"
+#include "engine/plain/step_inputs.h"
 #include "importer/join_embeddings.h"
 #include "server/json.h"
 #include "server/load/load.h"
@@ -326,8 +327,14 @@ std::string why_plain(Inspection& inspection) {
   const std::string because = (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason;
   if (no.fills_blanks) return "not for ark-serve, as it fills blanks and does not generate: " + because;
   const ModelKind kind = kind_of(inspection.passed());
-  if (kind.why_not.empty()) return "served one sequence at a time: " + because;
-  return "not for ark-serve: " + (kind.name == "decoder" ? because : kind.why_not);
+  if (kind.why_not.empty()) try {
+      const auto signature = find_signature(inspection.passed(), nullptr);
+      StepInputs(inspection.passed(), *signature).check();
+      return "served one sequence at a time: " + because;
+    } catch (const Error& e) {
+      return "not for ark-serve: " + std::string(e.what()) + ". It is not batched: " + because;
+    }
+  return "not for ark-serve: " + why_not_served(inspection.passed(), because);
 }
 
 std::string summary(Inspection& inspection) {

@@ -22,15 +22,22 @@ class PaddingRule {
     if (!signature_) return std::nullopt;
     const auto& shape = graph_.value(graph_.outputs[output]).shape;
     if (output == signature_->logits)
-      return shape && shape->size() == 3 ? std::optional(PaddingAxes{0, 1, 0}) : std::nullopt;
+      return shape && shape->size() == 3 ? std::optional(PaddingAxes{0, 1}) : std::nullopt;
     for (const DecoderSignature::Cache& cache : signature_->caches)
       if (cache.output == output && set.inputs[cache.input])
         return PaddingAxes{cache.batch_axis, cache.sequence_axis,
-                           set.inputs[cache.input]->dims[cache.sequence_axis]};
+                           set.inputs[cache.input]->dims[cache.sequence_axis], parts_of(cache)};
     return std::nullopt;
   }
 
  private:
+  int64_t parts_of(const DecoderSignature::Cache& cache) const {
+    const Shape &shape = *graph_.value(graph_.inputs[cache.input]).shape,
+                &ids = *graph_.value(graph_.inputs[signature_->ids]).shape;
+    const auto parts = parts_a_row(shape[static_cast<std::size_t>(cache.batch_axis)], ids[0]);
+    return std::max<int64_t>(1, parts.value_or(1));
+  }
+
   const Graph& graph_;
   std::optional<DecoderSignature> signature_;
 };

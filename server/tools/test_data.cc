@@ -285,7 +285,7 @@ std::optional<std::string> difference(const Tensor& actual, const Tensor& expect
     const Gap gap = gap_of(actual, expected, i, tolerance);
     if (gap.within) continue;
     if (padding && padding->batch < rank && padding->sequence < rank) {
-      const std::pair at{coordinate(actual, i, padding->batch),
+      const std::pair at{coordinate(actual, i, padding->batch) / padding->parts,
                          coordinate(actual, i, padding->sequence) - padding->shift};
       if (std::find(tolerance.ignored.begin(), tolerance.ignored.end(), at) != tolerance.ignored.end())
         continue;

@@ -36,6 +36,7 @@ Tolerance tolerance_for(const std::filesystem::path& data_set);
 struct PaddingAxes {
   int batch = 0, sequence = 1;
   int64_t shift = 0;
+  int64_t parts = 1;  // of each row along the batch's axis
 };
 // nullopt: every |a-b| <= atol + rtol*|b|, integers and infinities equal; otherwise what differs most, where.
 std::optional<std::string> difference(const Tensor& actual, const Tensor& expected,
