@@ -77,7 +77,7 @@ enum class Op : unsigned char {
   // -- normalization; statistics in f32. The normalized axes are axis..rank-1
   kLayerNorm,     // (x, scale?, bias?) -> (y, mean?, inv_std?) {axis, epsilon}
   kRmsNorm,       // (x, scale?) {axis, epsilon}
-  kGroupNorm,     // (x [N,C,...], scale [C]?, bias [C]?) {groups, epsilon}; InstanceNorm has groups = C
+  kGroupNorm,     // (x [N,C,...], scale [C]?, bias [C]?) {groups?, epsilon}; without groups each channel is one
   kBatchNorm,     // (x, scale, bias, mean, variance) {epsilon}
   kLpNorm, kLrn,  // {axis, p}; {alpha, beta, bias, size}
   // -- signals and matrices

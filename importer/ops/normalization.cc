@@ -163,20 +163,21 @@ void batch_norm(OpContext& c) {
 void instance_norm(OpContext& c) {
   if (c.rank(0) < 2) c.fail("InstanceNormalization needs channels at axis 1");
   c.outputs[0] = c.emit(Op::kGroupNorm, {c.input(0), c.input(1), c.input(2)},
-                        {{key::kGroups, constant_dim(c, c.input(0), 1, "the channel axis")},
-                         {key::kEpsilon, c.attr_float("epsilon", 1e-5f)}});
+                        {{key::kEpsilon, c.attr_float("epsilon", 1e-5f)}});
 }
 
 // Opset 21: scale and bias a channel; opset 18: a group.
 void group_norm(OpContext& c) {
   const int64_t groups = c.attr_int("num_groups", 0);
   std::vector<ValueId> in{c.input(0), c.input(1), c.input(2)};
-  const int64_t channels = constant_dim(c, in[0], 1, "the channel axis");
-  if (groups <= 0 || channels % groups != 0) c.fail("num_groups does not divide the channels");
+  if (c.rank(0) < 2) c.fail("GroupNormalization needs channels at axis 1");
+  const Expr channels = shape_of(c, in[0])[1];
+  if (groups <= 0 || channels.constant().value_or(0) % groups != 0)
+    c.fail("num_groups does not divide the channels");
   for (std::size_t i = 1; c.opset < 21 && i < 3; ++i) {
     const ValueId spread = c.emit(Op::kExpand, {reshape(c, in[i], {Expr(groups), Expr(1)})},
-                                  {{key::kShape, Shape{groups, channels / groups}}});
-    in[i] = reshape(c, spread, {Expr(channels)});
+                                  {{key::kShape, Shape{groups, floordiv(channels, Expr(groups))}}});
+    in[i] = reshape(c, spread, {channels});
   }
   c.outputs[0] =
       c.emit(Op::kGroupNorm, in, {{key::kGroups, groups}, {key::kEpsilon, c.attr_float("epsilon", 1e-5f)}});

@@ -18,9 +18,16 @@ std::optional<Shape> bounds_of(OpContext& c, const char* name, std::size_t i) {
 }
 
 void slice_at_run_time(OpContext& c) {
-  std::vector<ValueId> in{c.input(0), cast(c, c.input(1), DType::kI64), cast(c, c.input(2), DType::kI64)};
-  for (std::size_t i = 3; i < 5; ++i)
-    in.push_back(c.has_input(i) ? cast(c, c.inputs[i], DType::kI64) : kNoValue);
+  std::vector<ValueId> in{c.input(0)};
+  if (c.opset < 10) {
+    for (const char* name : {"starts", "ends"}) in.push_back(c.constant_ints(c.attr_ints(name)));
+    in.push_back(c.has_attr("axes") ? c.constant_ints(c.attr_ints("axes")) : kNoValue);
+    in.push_back(kNoValue);
+  } else {
+    for (std::size_t i = 1; i < 3; ++i) in.push_back(cast(c, c.input(i), DType::kI64));
+    for (std::size_t i = 3; i < 5; ++i)
+      in.push_back(c.has_input(i) ? cast(c, c.inputs[i], DType::kI64) : kNoValue);
+  }
   c.outputs[0] = c.emit(Op::kSlice, in);
 }
 

@@ -1,5 +1,5 @@
 """Small graphs whose answers hang on what runtimes do with NaN, rounding, empty loops, and sizes that are known only when
-they run, against ONNX Runtime."""
+they run, against ONNX Runtime. Longer than most: a few lines each."""
 
 import json
 import resource
@@ -336,6 +336,23 @@ def test_axes_of_one_that_the_run_tells(tmp_path, shape, opset):
     write_case(tmp_path / "case", [node("Squeeze", "x", "t"), node("Mul", "t t", "y")], {"x": random(*shape)}, opset=opset,
                sizes={"x": ["n", 1, 2]})
     agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("axes", [{}, {"axes": [1]}])
+def test_bounds_as_attributes_of_a_tensor_whose_rank_the_run_tells(tmp_path, axes):
+    nodes = [node("ConstantOfShape", "c", "t"), node("Slice", "t", "y", starts=[0], ends=[-1], **axes)]
+    write_case(tmp_path / "case", nodes, {"c": np.array([2, 3])}, opset=9, sizes={"c": ["rank"]})
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("op, opset, attributes", [("InstanceNormalization", 17, {}), ("GroupNormalization", 21, {"num_groups": 2}),
+                                                   ("GroupNormalization", 18, {"num_groups": 2})])
+def test_norms_of_as_many_channels_as_come(tmp_path, op, opset, attributes):
+    weights = 2 if opset == 18 else 4
+    feeds = {"x": random(2, 4, 3), "s": random(weights), "b": random(weights, scale=2)}
+    write_case(tmp_path / "case", [node(op, "x s b", "y", **attributes)], feeds, opset=opset,
+               sizes={"x": [2, "c", 3], "s": [2 if opset == 18 else "c"], "b": [2 if opset == 18 else "c"]})
+    agrees(tmp_path)
 
 
 ENDS = {"least": -2**63, "most": 2**63 - 1}

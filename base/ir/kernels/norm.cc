@@ -53,9 +53,10 @@ void row_norm_tile(const KernelCall& call, int64_t tile) {
   if (call.outputs.size() > 2 && call.outputs[2].present()) store_one(call.outputs[2], tile, inverse);
 }
 
-int64_t group_grid(const KernelCall& call) {
-  return call.inputs[0].dims[0] * call.attributes->get(key::kGroups);
+int64_t groups_of(const KernelCall& call) {
+  return call.attributes->get_or(key::kGroups, call.inputs[0].dims[1]);
 }
+int64_t group_grid(const KernelCall& call) { return call.inputs[0].dims[0] * groups_of(call); }
 // Each of these operands, if it is there, has one element a channel.
 void check_channels(const KernelCall& call, std::initializer_list<std::size_t> operands) {
   const TensorView& x = call.inputs[0];
@@ -68,7 +69,7 @@ void check_channels(const KernelCall& call, std::initializer_list<std::size_t> o
 void group_norm_tile(const KernelCall& call, int64_t tile) {
   check_channels(call, {1, 2});
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const int64_t groups = call.attributes->get(key::kGroups), per_group = x.dims[1] / groups;
+  const int64_t groups = groups_of(call), per_group = x.dims[1] / groups;
   const int64_t space = product(x.shape().subspan(2)), n = per_group * space;
   std::vector<double> row(static_cast<std::size_t>(n));
   load(x, tile * n, n, row.data());
