@@ -21,8 +21,8 @@ class LogWriter {
   // Never waits. Where the queue is full the line is dropped and counted; `is_last`: it is taken all the same.
   void put(std::string line, bool is_last = false);
   void drop();  // counts a line that could not be put
-  // Whether all lines were written (or could not be) within `patience`; within ten times that where standard error takes
-  // lines, but the machine is too busy to run who writes them.
+  // Whether all lines were written (or could not be) within `patience`; within ten times that where standard error
+  // takes lines, but the machine is too busy to run who writes them.
   bool flush(std::chrono::milliseconds patience);
   int64_t dropped() const;
   // Standard error becomes `file`, made if there is none; where another is put in its place it goes on there. Throws

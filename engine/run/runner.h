@@ -30,8 +30,8 @@ struct RunnerLimits {
   int32_t depth = 2;     // steps that may be in flight
   int32_t embedded = 0;  // token ids that the embedding has rows for; 0: all of the vocabulary
 
-  int32_t processors = 0;    // of each rank, of which a step may ask for fewer; 0: it may not
-  int32_t shares_pages = 1;  // 0: keys and values do not lie in their pages alone, slots cannot share them
+  int32_t processors = 0;     // of each rank, of which a step may ask for fewer; 0: it may not
+  int32_t shares_pages = 1;   // 0: keys and values do not lie in their pages alone, slots cannot share them
   int32_t parts_prompts = 1;  // 0: a step has all tokens of a sequence that are not read yet, or none
 
   bool is_embedded(int32_t token) const { return token >= 0 && token < (embedded ? embedded : vocabulary); }
