@@ -55,7 +55,7 @@ class Builder:
 
 
 def write_buffers(path, lengths="mask", tokens="sequence", batch="batch", mask_width="total", rotary=True, window=-1, room=LENGTH,
-                  shown=None):
+                  shown=None, biased=False):
     b = Builder()
     g = b.g
     angles = np.outer(np.arange(64), 1e4 ** (-np.arange(0, DIM, 2) / DIM))
@@ -72,13 +72,21 @@ def write_buffers(path, lengths="mask", tokens="sequence", batch="batch", mask_w
             marks = g("Min", marks, g.const([shown]))
         return (g.cast(g("Sub", marks, g.const([1])), INT), g.cast(g.size("attention_mask", 1), INT))
 
+    def bias():
+        """Of as many keys as the mask says, linear in their places."""
+        count = lambda size: g.cast(g("Range", g.const(0), size, g.const(1)), REAL)
+        slopes = b.table("slopes", -2. ** (-2 * np.arange(1, HEADS + 1)).reshape(1, HEADS, 1, 1))
+        queries = g("Mul", g.unsqueeze(count(g.size("input_ids", 1)), 1), g.const(0, np.float32))
+        return g("Add", g("Mul", slopes, g("Neg", count(g.size("attention_mask", 1)))), queries)
+
     def attend(layer, x):
         buffer = [batch, GROUPS, room, DIM]
         past, present = b.caches(layer, [buffer] * 2, [buffer] * 2)
         packed = g("MatMul", x, b.matrix(HIDDEN, (HEADS + 2 * GROUPS) * DIM))
-        tables = [b.table("cos", np.cos(angles)), b.table("sin", np.sin(angles))] if rotary else []
+        tables = [b.table("cos", np.cos(angles)), b.table("sin", np.sin(angles))] if rotary else ["", ""]
+        more = ["", bias()] if biased else []
         g.nodes.append(helper.make_node(
-            "GroupQueryAttention", [packed, "", "", *past, *counted(), *tables], [f"attended_{layer}", *present], f"attend_{layer}",
+            "GroupQueryAttention", [packed, "", "", *past, *counted(), *tables, *more], [f"attended_{layer}", *present], f"attend_{layer}",
             domain="com.microsoft", num_heads=HEADS, kv_num_heads=GROUPS, do_rotary=int(rotary), local_window_size=window))
         return f"attended_{layer}"
 
@@ -168,7 +176,7 @@ def expected_of(path, each=None):
 @pytest.mark.parametrize("form", [
     {}, {"lengths": "inputs"}, {"window": 5}, {"rotary": False}, {"batch": 1}, {"batch": 1, "mask_width": LENGTH},
     *({"batch": 1, "tokens": n, "room": 48, "lengths": lengths} for n in (1, 16) for lengths in ("mask", "inputs")),
-    {"batch": 1, "tokens": 1, "mask_width": LENGTH},
+    {"batch": 1, "tokens": 1, "mask_width": LENGTH}, {"biased": True}, {"biased": True, "batch": 1, "mask_width": LENGTH},
     {"batch": 1, "tokens": 16, "room": 48, "mask_width": 48, "window": 5}],
     ids=lambda form: " ".join(f"{k}={v}" for k, v in form.items()) or "open")
 def test_buffers_are_served_as_caches_that_grow(tmp_path, form):
