@@ -32,7 +32,7 @@ TAIL = 40  # lines of a failed suite's log
 UNSTEADY = 8  # where more fail, it is not the machine: nothing is run again
 # Of the tests' targets.
 END_TO_END_NEEDS = ["ark_faults", "fake_libcuda", "fake_old_libcuda", "dma_test", "emulator_test", "engine_test"]
-FUZZ_SECONDS, FUZZ_SECONDS_FULL = 4, 60  # of each fuzzer
+FUZZ_SECONDS, FUZZ_SECONDS_FULL = 2, 60  # of each fuzzer
 FUZZ_LENGTH = 4096  # bytes of the largest input, where tests/fuzz/NAME.options says nothing else
 # The longest first. In shards, so that no suite is left running alone at the end.
 LONGEST = ["emulator_test", "verbs", "models", "threads_test", "cuda_test", "engine_test"]

@@ -87,10 +87,13 @@ Json read_message(const Json& given, std::size_t index, bool text_arguments) {
     fields.fail("role", "is " + escaped(*role, 40) + ", none of " + known_roles());
   (void)fields.string("name");
   (void)fields.string("tool_call_id");
+  const auto refusal = fields.string("refusal");
   Json message = given;
   const Json* content = fields.find("content");
   if (content)
     message["content"] = read_content(fields, *content);
+  else if (*role == "assistant" && refusal)
+    message["content"] = *refusal;  // it was said in the content's place
   else if (*role != "assistant" && !fields.find("tool_calls"))
     fields.wrong_type("content", "a string or an array of text parts");
   else
@@ -317,6 +320,7 @@ Json chat_message_schema(const Limits&) {
   Json all = object(
       {{"role", {{"type", "string"}, {"enum", Json(kRoles)}}},
        {"content", maybe(content)},
+       {"refusal", maybe(type("string"))},
        {"name", maybe(type("string"))},
        {"tool_calls", maybe(calls)},
        {"tool_call_id", maybe(type("string"))},

@@ -232,9 +232,15 @@ def sizes_of_many_names():
     return graph([*nodes, node("Neg", ["s2000"])], inputs=[value("s0")] + [value(f"x{i}", [f"N{i}"]) for i in range(2000)])
 
 
-@pytest.mark.parametrize("build", [nested_divisions, sizes_of_many_names])
-def test_sizes_without_end(tmp_path, build):
-    path = save(tmp_path, build())
+def test_a_size_that_no_expression_holds_is_the_runs(tmp_path):
+    path = save(tmp_path, nested_divisions())
+    for tool in TOOLS:
+        status, _, seconds, megabytes = run(tool, path)
+        assert status in (0, 64, 65) and seconds < SECONDS and megabytes < MEGABYTES, (tool, status, seconds, megabytes)
+
+
+def test_sizes_without_end(tmp_path):
+    path = save(tmp_path, sizes_of_many_names())
     for tool in TOOLS:
         assert_refused(tool, path)
 

@@ -85,12 +85,18 @@ TEST(Endpoints, PartsOfAMessageAreItsText) {
   Service service;
   service.add(with_template("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"), {});
   const http::Router router = make_router(service);
-  const auto chat = [&](const std::string& part) {
+  const auto said = [&](const std::string& members) {
     http::Request request;
-    request.body =
-        R"({"messages": [{"role": "assistant", "content": [{"type": "text", "text": "Oh"}, )" + part + "]}]}";
+    request.body = R"({"messages": [{"role": "assistant", )" + members + "}]}";
     return Json::parse(router.find("POST", "/apply-template").route->handler(request).body)["prompt"];
   };
+  const auto chat = [&](const std::string& part) {
+    return said(R"("content": [{"type": "text", "text": "Oh"}, )" + part + "]");
+  };
+  EXPECT_EQ(said(R"("content": null, "refusal": "I will not")"), "assistant: I will not\n");
+  EXPECT_EQ(said(R"("refusal": "I will not")"), "assistant: I will not\n");
+  EXPECT_EQ(said(R"("content": "Yes", "refusal": null)"), "assistant: Yes\n");
+  EXPECT_EQ(http::status_thrown([&] { said(R"("content": null, "refusal": 5)"); }), 400);
   EXPECT_EQ(chat(R"({"type": "text", "text": "no"})"), "assistant: Oh\nno\n");
   EXPECT_EQ(chat(R"({"type": "refusal", "refusal": "no"})"), "assistant: Oh\nno\n");
   for (const auto& [part, member] : std::vector<std::pair<const char*, const char*>>{
