@@ -94,9 +94,9 @@ struct WideCase {
 
 // Of whose properties each is shown by another case, too.
 bool is_for_full_runs(std::string_view name) {
-  constexpr std::string_view kLikeOthers[] = {"LlamaOnTwoRanksByGroups",    "KeysWithScales",
-                                              "TreesOfSixLevelsOnTwoRanks", "TreesOfSevenLevelsOnSm80",
-                                              "FourBitsInBlocksOf128",      "EightBitsOnTwoRanks"};
+  constexpr std::string_view kLikeOthers[] = {"LlamaOnTwoRanksByGroups", "TreesOfSixLevelsOnTwoRanks",
+                                              "TreesOfSevenLevelsOnSm80", "FourBitsInBlocksOf128",
+                                              "EightBitsOnTwoRanks"};
   return std::ranges::find(kLikeOthers, name) != std::end(kLikeOthers) && !std::getenv("ARK_FULL");
 }
 
