@@ -280,9 +280,9 @@ def test_binaries(folder):
     return sorted((ROOT / folder / "bin").glob("*_test"))
 
 
-def gtest_tasks(totals, kind, folder, limit, filters, **environment):
+def gtest_tasks(totals, kind, binaries, limit, filters, **environment):
     tasks = []
-    for binary in test_binaries(folder):
+    for binary in binaries:
         shards = SHARDS.get(binary.name, 1)
         for i in range(shards):
             name = f"{kind}{binary.name}" + (f" {i + 1}/{shards}" if shards > 1 else "")
@@ -328,12 +328,15 @@ def build_sanitized(totals):
                  *fuzzers(), wrapper=("nice",))
 
 
-def run_sanitized(totals, limit):
+def sanitized_tasks(totals, limit, is_built):
+    """Suites and fuzzers, the longest first. `is_built` waits for the build, whose failure is told by itself."""
     filters = {} if "ARK_FULL" in os.environ else ASAN_FILTER
-    suites = gtest_tasks(totals, "asan ", "build-asan", limit, filters, **SANITIZER_OPTIONS)
-    parallel(in_order(suites) + [(run_fuzzer, totals, name) for name in fuzzers()])  # the longest first
+    binaries = [ROOT / "build-asan" / "bin" / name for name in sorted(ASAN_TESTS)]
+    suites = [run for (run,) in in_order(gtest_tasks(totals, "asan ", binaries, limit, filters, **SANITIZER_OPTIONS))]
+    suites += [lambda name=name: run_fuzzer(totals, name) for name in fuzzers()]
     if not fuzzers():
-        totals.add("fuzz (no clang++)", Result(skipped=1), 0)
+        suites.append(lambda: totals.add("fuzz (no clang++)", Result(skipped=1), 0))
+    return [(lambda run=run: is_built() and run(),) for run in suites]
 
 
 def fuzz_length(name):
@@ -400,14 +403,13 @@ def main():
     # The end-to-end tests wait more than they compute: all else runs beside them.
     beside = threading.Thread(target=run_pytest, args=(totals, "end_to_end", ["tests/end_to_end", f"--ignore={VERBS}"], 2 * limit))
     built = plain(totals, args.quick, beside.start)
-    tasks = gtest_tasks(totals, "", "build", limit, {}) if built else []
+    tasks = gtest_tasks(totals, "", test_binaries("build"), limit, {}) if built else []
     tasks += [(LONGEST.index(name) if name in LONGEST else len(LONGEST),
                lambda name=name, path=path: run_pytest(totals, name, [path], 2 * limit)) for name, path in PYTEST.items()]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        instrumented = None if args.quick else pool.submit(build_sanitized, totals)
-        parallel(in_order(tasks))
-    if instrumented and instrumented.result():
-        run_sanitized(totals, limit)
+        # Sanitized suites come last, when they are built: none is waited for while there is something else to run.
+        sanitized = [] if args.quick else sanitized_tasks(totals, limit, pool.submit(build_sanitized, totals).result)
+        parallel(in_order(tasks) + sanitized)
     if beside.ident:
         beside.join()
     totals.try_again()
