@@ -75,9 +75,9 @@ void DynamicDriver::take_inputs(Frame& frame, std::span<const Tensor> inputs) co
   for (std::size_t i = 0; i < inputs.size(); ++i) frame.values[graph_.inputs[i]] = inputs[i];
 }
 
-std::vector<Tensor> DynamicDriver::run(std::span<const Tensor> inputs,
-                                       const std::function<bool()>& stopped) const {
-  RunBudget budget(limits_for(limits_, weights_, inputs), stopped);
+std::vector<Tensor> DynamicDriver::run(std::span<const Tensor> inputs, const std::function<bool()>& stopped,
+                                       int64_t runs) const {
+  RunBudget budget(limits_for(limits_, weights_, inputs, runs), stopped);
   Frame frame{constants_, {}, budget};
   take_inputs(frame, inputs);
   return run_frame(frame);

@@ -25,7 +25,9 @@ class DynamicDriver {
   // `inputs` in the order of graph.inputs; checks types, ranks and sizes against the declared shapes.
   // Throws Error(kInvalidArgument) naming input or node and the shapes that do not fit, or
   // the limit that was passed; Error(kUnavailable) soon after `stopped` says so, from any of the run's threads.
-  std::vector<Tensor> run(std::span<const Tensor> inputs, const std::function<bool()>& stopped = {}) const;
+  // `runs`: what so many runs may take, which the caller makes as one.
+  std::vector<Tensor> run(std::span<const Tensor> inputs, const std::function<bool()>& stopped = {},
+                          int64_t runs = 1) const;
 
  private:
   struct Frame;  // one activation of the graph: values and symbols

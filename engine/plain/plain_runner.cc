@@ -190,7 +190,10 @@ RowResult PlainRunner::answer(const StepDescriptor& step, const StepRow& row, co
 }
 
 Tensor PlainRunner::run_tokens(Slot& slot, std::span<const int32_t> tokens) {
-  const std::vector<Tensor> outputs = driver_.run(inputs_.of(slot.past, slot.history, tokens), stopped_);
+  constexpr int64_t kTokens = 512;  // of a run; a prompt read whole may take what its parts would
+  const std::vector<Tensor> inputs = inputs_.of(slot.past, slot.history, tokens);
+  const int64_t runs = (inputs[signature_.ids].size() + kTokens - 1) / kTokens;
+  const std::vector<Tensor> outputs = driver_.run(inputs, stopped_, runs);
   slot.past.clear();
   for (const DecoderSignature::Cache& cache : inputs_.carried()) slot.past.push_back(outputs[cache.output]);
   slot.history.insert(slot.history.end(), tokens.begin(), tokens.end());

@@ -41,16 +41,18 @@ Weights weights_of(const Graph& graph) {
   return all;
 }
 
-RunLimits limits_for(const RunLimits& asked, const Weights& weights, std::span<const Tensor> inputs) {
+RunLimits limits_for(const RunLimits& asked, const Weights& weights, std::span<const Tensor> inputs,
+                     int64_t runs) {
+  const auto times = static_cast<double>(runs);
   Weights given;
   for (const Tensor& t : inputs)
     given.elements += static_cast<double>(t.size()), given.bytes += static_cast<double>(t.bytes());
   RunLimits limits = asked;
   if (limits.work == 0)
-    limits.work = whole(kFreeWork + kMeetings * weights.elements * given.elements +
-                        kUses * (weights.elements + given.elements));
+    limits.work = whole(times * (kFreeWork + kMeetings * weights.elements * given.elements +
+                                 kUses * (weights.elements + given.elements)));
   if (limits.bytes == 0)
-    limits.bytes = whole(kFreeBytes + kOfWeights * weights.bytes + kOfInputs * given.bytes);
+    limits.bytes = whole(times * (kFreeBytes + kOfWeights * weights.bytes + kOfInputs * given.bytes));
   return limits;
 }
 

@@ -27,7 +27,9 @@ Weights weights_of(const Graph& graph);
 
 // A second's work for whoever brings nothing; each weight may meet each number of the input some times, and each of
 // both be used for some thousand results that the other does not show. Bytes likewise.
-RunLimits limits_for(const RunLimits& asked, const Weights& weights, std::span<const Tensor> inputs);
+// `runs`: that are made as one.
+RunLimits limits_for(const RunLimits& asked, const Weights& weights, std::span<const Tensor> inputs,
+                     int64_t runs = 1);
 
 // Of one run. Throws Error(kInvalidArgument) where a limit is passed, Error(kUnavailable) where nobody waits any more;
 // who catches it names the node.
