@@ -327,14 +327,14 @@ std::string why_plain(Inspection& inspection) {
   const std::string because = (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason;
   if (no.fills_blanks) return "not for ark-serve, as it fills blanks and does not generate: " + because;
   const ModelKind kind = kind_of(inspection.passed());
-  if (kind.why_not.empty()) try {
-      const auto signature = find_signature(inspection.passed(), nullptr);
-      StepInputs(inspection.passed(), *signature).check();
-      return "served one sequence at a time: " + because;
-    } catch (const Error& e) {
-      return "not for ark-serve: " + std::string(e.what()) + ". It is not batched: " + because;
-    }
-  return "not for ark-serve: " + why_not_served(inspection.passed(), because);
+  if (!kind.why_not.empty()) return "not for ark-serve: " + why_not_served(inspection.passed(), because);
+  try {
+    const auto signature = find_signature(inspection.passed(), nullptr);
+    StepInputs(inspection.passed(), *signature).check();
+    return "served one sequence at a time: " + because;
+  } catch (const Error& e) {
+    return "not for ark-serve: " + std::string(e.what()) + ". It is not batched: " + because;
+  }
 }
 
 std::string summary(Inspection& inspection) {

@@ -2,6 +2,7 @@
 as many tokens as it is told, also of exports for a fixed number of new tokens; and batch and heads in one axis (BLOOM's).
 Tokens must be ONNX Runtime's."""
 
+import functools
 import json
 import subprocess
 
@@ -13,10 +14,12 @@ from onnx import TensorProto, helper
 from ark_server import BIN
 from graph import Graph
 from oracle import open_session
+from test_mask_forms import ark_run, by_ark as continued
 
 HEADS, GROUPS, DIM, VOCAB, LAYERS, LENGTH = 4, 2, 16, 97, 2, 40
 HIDDEN = HEADS * DIM
 PROMPTS, COUNT = [[5, 17, 3, 42, 9, 77, 23], [8], [(i * 37 + 11) % VOCAB for i in range(21)]], 6
+by_ark = functools.partial(continued, count=COUNT)
 WHOLE, INT, REAL = TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT
 
 
@@ -150,17 +153,6 @@ def by_onnx_runtime(path, prompt, each=None):
             queue = [int(logits[0, len(new) - 1].argmax())]
             tokens += queue
     return tokens
-
-
-def ark_run(path, prompt, *options):
-    return subprocess.run([BIN / "ark-run", path, "--prompt-ids", ",".join(map(str, prompt)), "--max-tokens", str(COUNT),
-                           "--ignore-eos", "--json", "--no-cache", *options], capture_output=True, text=True, timeout=60)
-
-
-def by_ark(path, prompt, *options):
-    run = ark_run(path, prompt, *options)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)["token_ids"]
 
 
 def card_of(path):

@@ -171,13 +171,13 @@ def by_onnx_runtime(path, mask, positions, prompt, types=False):
     return tokens
 
 
-def ark_run(path, prompt, *options):
-    return subprocess.run([BIN / "ark-run", path, "--prompt-ids", ",".join(map(str, prompt)), "--max-tokens", str(COUNT),
+def ark_run(path, prompt, *options, count=COUNT):
+    return subprocess.run([BIN / "ark-run", path, "--prompt-ids", ",".join(map(str, prompt)), "--max-tokens", str(count),
                            "--ignore-eos", "--json", "--no-cache", *options], capture_output=True, text=True, timeout=60)
 
 
-def by_ark(path, prompt, *options):
-    run = ark_run(path, prompt, *options)
+def by_ark(path, prompt, *options, count=COUNT):
+    run = ark_run(path, prompt, *options, count=count)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)["token_ids"]
 

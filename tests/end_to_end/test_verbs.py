@@ -118,7 +118,7 @@ def test_a_device_that_is_not_there_is_named(stages):
     assert "RDMA device rxe9; there are rxe1, rxe2, rxe3" in text, text
 
 
-@pytest.mark.skipif(not FULL, reason="measures for a while (ARK_FULL=1)")
+@pytest.mark.skipif(not FULL, reason="measures for a while, as test_bench_links.py does over others (ARK_FULL=1)")
 def test_the_bench_has_its_rows(stages):
     for name, transport in (("bench", "verbs"), ("ud_bench", "verbs-ud")):
         rows = json.loads(stages[name][1])["rows"]

@@ -75,7 +75,8 @@ std::optional<Expr> held(F&& make) try {
   for (const std::string& symbol : made->symbols()) sizes[symbol] = kSmallSize;
   made->evaluate(sizes);
   return made;
-} catch (const Error&) {
+} catch (const Error& e) {
+  if (e.code() == Code::kInternal) throw;
   return std::nullopt;
 }
 
