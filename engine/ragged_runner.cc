@@ -340,9 +340,9 @@ void serve_steps(Engine& engine, uint32_t channel) {
 }  // namespace
 
 // Places where splits grow are whole items apart: only before the first one and behind the last one may an item be
-// short.
+// short. Steps of kItemTokens tokens and fewer may have shorter ones (engine/cuda/dealing.h).
 int32_t most_items(int32_t tokens, int32_t sequences) {
-  return std::min(tokens, 2 * sequences + tokens / kItemTokens);
+  return std::min(tokens, std::max(kItemTokens, 2 * sequences + tokens / kItemTokens));
 }
 
 int64_t page_bytes(const std::vector<Program>& programs) {

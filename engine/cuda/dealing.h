@@ -294,15 +294,40 @@ struct AttentionTile {
 ARK_BOTH constexpr bool attends_on_tensor_cores(const KvFormat& format, i32 key, i32 value) {
   return format.bits == 16 && key % 8 == 0 && value % 8 == 0;
 }
-// Rows (token and query head) that tensor cores multiply at once; and how many such strips a warp takes with the keys
-// and values that it has loaded: two, where it has taken others' registers and heads leave it enough of them.
+// Rows (token and query head) that tensor cores multiply at once.
 inline constexpr i32 kStripRows = 16;
-ARK_BOTH constexpr i32 attention_strips(bool moves_registers, i32 key, i32 value) {
-  return moves_registers && key <= 128 && value <= 64 ? 2 : 1;
-}
-// Of a warp's 32 keys, sixteens whose values it loads at once: likewise.
+// Of a warp's 32 keys, sixteens whose values it loads at once: two, where it has taken others' registers and heads
+// leave it enough of them.
 ARK_BOTH constexpr i32 values_at_once(bool moves_registers, i32 key, i32 value) {
   return moves_registers && key <= 64 && value <= 64 ? 2 : 1;
+}
+// Tiles of few rows that a block takes at once, each with as many of a strip's rows: of four rows or fewer by fours,
+// of eight or fewer by twos. `fours`, `eights`: how many such tiles follow each other.
+ARK_BOTH constexpr i32 bundle_tiles(i32 fours, i32 eights) {
+  const i32 two = eights < 2 ? eights : 2, most = fours > two ? fours : two;
+  return most > 1 ? most : 1;
+}
+ARK_BOTH constexpr i32 bundle_slot(i32 tiles, i32 fours) {
+  return tiles == 1 ? kStripRows : tiles <= fours ? 4 : 8;
+}
+// What each row of each warp's keys comes to waits in a room of scratch, until all are merged: floats in front of the
+// rooms, and rooms for all elements of a value, or of a part of it, in so much scratch.
+inline constexpr i32 kMostRooms = kConsumerWarps * kStripRows, kValueChunk = 64, kBundleFloats = 8;
+ARK_BOTH constexpr i32 before_rooms(i32 key) {
+  return kStripRows * ((key + 31) / 32 * 32 + 8) + kConsumerWarps * (kBundleFloats + 32) + 2 * kMostRooms;
+}
+ARK_BOTH constexpr i32 value_chunks(i32 value) {
+  return ((value < 128 ? value : 128) + kValueChunk - 1) / kValueChunk;
+}
+ARK_BOTH constexpr i32 attention_rooms(i32 key, i32 value, i32 bytes) {
+  const i32 rooms = (bytes / 4 - before_rooms(key)) / (value_chunks(value) * kValueChunk);
+  return rooms < kMostRooms ? rooms : kMostRooms;
+}
+// Rows of a tile that have rooms, whatever its keys: a power of two.
+ARK_BOTH constexpr i32 fewest_rows(i32 rooms) {
+  i32 rows = kStripRows;
+  while (rows * kConsumerWarps > rooms) rows /= 2;
+  return rows;
 }
 // Rows that are taken by strips at once, one strip a warp, with keys in shared memory (bodies/attention_strips.h).
 inline constexpr i32 kRowsOfStrips = kConsumerWarps * kStripRows;
@@ -314,18 +339,22 @@ ARK_BOTH constexpr bool attends_by_strips(bool moves_registers, const KvFormat& 
   return moves_registers && attends_on_tensor_cores(format, key, value) && key <= 128 && value <= 128 &&
          value % (16 * strip_parts(value)) == 0;
 }
-// Fewer are through sooner where each warp has keys of its own, whose loads take the longer the longer values are.
-ARK_BOTH constexpr bool has_many_rows(i32 rows, i32 value) { return rows >= (value > 64 ? 48 : 96); }
+// Fewer are through sooner where each warp has keys of its own.
+ARK_BOTH constexpr bool has_many_rows(i32 rows) { return rows >= 48; }
 // Query tokens of an item, at most, where a KV head has so many query heads: as many as are taken by strips at once.
 ARK_BOTH constexpr i32 strip_tokens(i32 group) {
   const i32 tokens = kRowsOfStrips / (group < 1 ? 1 : group);
   return tokens < kItemTokens ? kItemTokens : tokens;
 }
 // Of a step of so many tokens, whose longest sequence has so many: kItemTokens where items of `most` tokens would leave
-// more than half of the processors idle.
+// more than half of the processors idle; of few tokens as many as make one strip, where all are run at once.
 ARK_BOTH constexpr i32 item_tokens_of(i32 most, i32 kv_heads, i32 step_tokens, i32 longest, i32 processors) {
-  const i64 tiles = i64{(step_tokens + most - 1) / most} * kv_heads * most_splits(longest);
-  return tiles * 2 > processors ? most : kItemTokens;
+  const i64 tiles_of_token = i64{kv_heads} * most_splits(longest);
+  if ((step_tokens + most - 1) / most * tiles_of_token * 2 > processors) return most;
+  const i32 strip = most / kConsumerWarps;
+  const bool is_strip = most > kItemTokens && step_tokens <= kItemTokens &&
+                        (step_tokens + strip - 1) / strip * tiles_of_token <= processors;
+  return is_strip ? strip : kItemTokens;
 }
 // The splits that hold keys of an item's queries; the tiles of others have nothing to do.
 struct ItemSplits {

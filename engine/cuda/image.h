@@ -89,9 +89,9 @@ ARK_BOTH constexpr u32 scratch_of(i32 rows, i32 leaving_rows, u32 scratch) {
 }
 ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch_of(kFewRows, kWarpRows, scratch); }
 // Tiles of attention that a block has open at once: opens, and asks for the first keys of, before it waits; and bytes
-// of scratch that it keeps of them and of its warps' tasks (bodies/attention_parts.h). Small scratch is for keys and
-// values.
-ARK_BOTH constexpr int tiles_ahead(u32 scratch) { return scratch < 48 * 1024 ? 3 : 4; }
+// of scratch that it keeps of them and of its warps' tasks (bodies/attention_parts.h). Half of them it takes at once at
+// most, while it opens others in the other half's places. Small scratch is for keys and values.
+ARK_BOTH constexpr int tiles_ahead(u32 scratch) { return scratch < 48 * 1024 ? 3 : 8; }
 inline constexpr u32 kTaskBytes = 13 * 4,
                      kOpenTileBytes = kTaskBytes + (kKnownHeads + (1 + kKnownPages) * kConsumerWarps) * 4;
 ARK_BOTH constexpr u32 open_bytes(u32 scratch) {

@@ -132,10 +132,10 @@ void run_together(StepRunner& runner, std::vector<Sequence>& sequences, int32_t 
   for (auto& row : wait_for(runner).rows) all.push_back(row.logits);
 }
 
-// Of six sequences: more tiles of attention than a block opens before it waits.
-Rows run_six(StepRunner& runner) {
+// Of twelve sequences: more tiles of attention than a block opens before it waits.
+Rows run_twelve(StepRunner& runner) {
   std::vector<Sequence> sequences;
-  for (int32_t slot = 0; slot < 6; ++slot)
+  for (int32_t slot = 0; slot < 12; ++slot)
     sequences.push_back({.slot = slot, .tokens = random_tokens(5, slot, 101)});
   int32_t page = 0;
   Rows all;
@@ -415,7 +415,7 @@ std::vector<Bug> device_bugs() {
         o.hidden = 128, o.bits = 4, o.block = 32;
       }).with_wide_tiles(cuda::Numerics::kExact);
   const OnDecoder grouped_rows(run_at_once, 2);
-  // Its keys and values are, too: tiles of 66 rows, which are taken by 32, in two strips of sixteen, and the last two.
+  // Its keys and values are, too: tiles of 66 rows, which are taken by sixteen, and the last two.
   const OnDecoder attended =
       OnDecoder(run_at_once, 0, Link::kDirect, 64, 1, DType::kF32, [](TokenGraphOptions& o) {
         o.heads = 12;
@@ -468,9 +468,9 @@ std::vector<Bug> device_bugs() {
                         [](TokenGraphOptions& o) { o.hidden = 256; });
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
-  const OnDecoder six = OnDecoder(run_six, 0, Link::kDirect, 64, 1).with_processors(1),
-                  six_halves =
-                      OnDecoder(run_six, 0, Link::kDirect, 64, 1).with_processors(1).with_kv(DType::kF16);
+  const OnDecoder twelve = OnDecoder(run_twelve, 0, Link::kDirect, 64, 1).with_processors(1),
+                  twelve_halves =
+                      OnDecoder(run_twelve, 0, Link::kDirect, 64, 1).with_processors(1).with_kv(DType::kF16);
   const OnDecoder windows = OnDecoder(run_windows, 0, Link::kDirect, 64, 1, DType::kF32,
                                       [](TokenGraphOptions& o) { o.window = 60, o.max_positions = 640; })
                                 .with_processors(1)
@@ -600,8 +600,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(another_page, halves_of_eight),
       ARK_DEVICE_BUG(tile_of_another_number, on_one),
       ARK_DEVICE_BUG(asked_before_open, halves_of_eight),
-      ARK_DEVICE_BUG(next_not_opened, six),
-      ARK_DEVICE_BUG(next_not_opened, six_halves),
+      ARK_DEVICE_BUG(next_not_opened, twelve),
+      ARK_DEVICE_BUG(next_not_opened, twelve_halves),
       ARK_DEVICE_BUG(idle_without_barrier, windows),
       // attention on tensor cores
       ARK_DEVICE_BUG(queries_without_barrier, attended),
@@ -609,10 +609,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(keys_without_sync_warp, attended),
       ARK_DEVICE_BUG(targets_in_use, attended),
       ARK_DEVICE_BUG(turned_values, attended),
-      ARK_DEVICE_BUG(queries_of_first_strip, attended),
-      ARK_DEVICE_BUG(maxima_of_others, attended),
-      ARK_DEVICE_BUG(maximum_in_use, attended),
-      ARK_DEVICE_BUG(weights_not_begun, attended),
+      ARK_DEVICE_BUG(run_of_another_tile, twelve_halves),
+      ARK_DEVICE_BUG(rows_of_other_tiles, twelve_halves),
       // and by strips
       ARK_DEVICE_BUG(strips_without_barrier, strips),
       ARK_DEVICE_BUG(strips_left_early, strips),

@@ -374,6 +374,14 @@ TEST(LongContext, ItemsAreLargeWhereProcessorsHaveTiles) {
   EXPECT_EQ(cuda::item_tokens_of(32, 8, 200, 200, 132), kItemTokens);
   EXPECT_EQ(cuda::item_tokens_of(32, 8, 200, 5000, 132), 32) << "keys in eight splits";
   EXPECT_EQ(cuda::item_tokens_of(128, 12, 512, 512, 132), kItemTokens);
+  // Of few tokens one strip's rows, which are no more items than memory is planned for.
+  EXPECT_EQ(cuda::item_tokens_of(32, 8, 16, 16, 132), 4);
+  EXPECT_EQ(cuda::item_tokens_of(18, 2, 16, 300, 132), 2);
+  EXPECT_EQ(cuda::item_tokens_of(32, 8, 16, 5000, 132), kItemTokens) << "keys in eight splits";
+  EXPECT_EQ(cuda::item_tokens_of(32, 32, 16, 1000, 132), kItemTokens) << "more tiles than processors";
+  EXPECT_EQ(cuda::item_tokens_of(32, 8, 17, 17, 132), kItemTokens);
+  EXPECT_EQ(cuda::item_tokens_of(kItemTokens, 8, 16, 16, 132), kItemTokens);
+  EXPECT_GE(most_items(64, 1), 16);
 }
 
 }  // namespace

@@ -226,7 +226,7 @@ struct AttentionByFma : AttentionRows<kValue, X> {
       const i32 keys = dev::min(32, end - first), key = first + call.b.lane;
       Place place{};
       if (call.b.lane < keys) {
-        const i64 page = Rows::page(key / size, row0 == 0 && first == begin);
+        const i64 page = Rows::page(key / size, row0 == 0 && first == begin, call.b.warp);
         place = place_of_key(page * heads + task().kv, key % size, size);
       }
       score(rows, place, keys, scores);
@@ -260,11 +260,25 @@ struct AttentionByFma : AttentionRows<kValue, X> {
         parts[w].maximum = scratch(kMaxima)[own], parts[w].sum = scratch(kSums)[own];
         parts[w].values = *reinterpret_cast<const dev::f32x4*>(scratch(kValues) + own * kValue + d);
       }
-      Rows::hand_in(Rows::target_of(row0 + r), d, merged(parts));
+      Rows::hand_in(task(), Rows::target_of(row0 + r), d, merged(parts));
     }
     consumers_sync();
   }
 
+  // bodies/attention.h: attend(). Of one tile.
+  ARK_DEVICE int attend(int n, int before) const {
+    const u32 instance = instance_offset(call);
+    const bool has_rows = Rows::open(n);
+    ARK_ROLLED
+    for (i32 row0 = 0; row0 < task().rows; row0 += kRows) run_rows(row0, dev::min(kRows, task().rows - row0));
+    if (!has_rows && !ARK_BUG(idle_without_barrier)) consumers_sync();
+    // All are through with the tile before, and see what was opened behind it.
+    const int next = before + kTilesAhead;
+    if (n > 1) ask_ahead<E, kKey, kValue>(call.b.p, instance, next - 1, next);
+    open_further(call.b.p, instance, next, n + kTilesAhead);
+    if (has_rows && task().split_count > 1) join_splits<kValue, X>(call.b.p, instance, n, 1);
+    return 1;
+  }
   ARK_DEVICE void run_rows(i32 row0, i32 count) const {
     ARK_ROLLED
     for (int e = call.b.thread; e < count * kKey; e += kConsumers)

@@ -49,13 +49,20 @@ struct AttentionFragments : AttentionRows<kValue, X> {
     return reinterpret_cast<Target*>(scratch(kTargets))[task().turn * kRows + row];
   }
 
-  // A warp: of `rows` rows from the tile's row `row0` on kCount, kApart from each other, from number `first` on.
-  template <int kCount, int kApart>
-  ARK_DEVICE void split_queries(i32 row0, i32 rows, i32 first) const {
+  // What is in a row of scratch: a row of an open tile, or zeros where there is none; `row` is one of the tile's, too.
+  struct Query {
+    int tile;
+    i32 row;
+    bool is_there;
+  };
+  // A warp: kCount rows of scratch, kApart from each other, from number `first` on, each as query_of(row) says.
+  template <int kCount, int kApart, class QueryOf>
+  ARK_DEVICE void split_queries(i32 first, const QueryOf& query_of) const {
     constexpr int kTurns = (kPairs * 8 + 31) / 32;  // of 32 lanes with four elements
     const i32 window = call.size(call.i.attention.window);
     const float* slopes = at<const float>(call.i.attention.slopes);
     const float* sinks = at<const float>(call.i.attention.sinks);
+    Query queries_of[kCount];
     Division tokens[kCount];
     i32 heads[kCount], places[kCount];
     const float most = call.i.attention.softcap,
@@ -63,10 +70,13 @@ struct AttentionFragments : AttentionRows<kValue, X> {
     float own_slopes[kCount], own_sinks[kCount];
     dev::f32x4 v[kCount][kTurns];
     ARK_UNROLL
-    for (int r = 0; r < kCount; ++r)
-      tokens[r] = divide(row0 + dev::min(first + r * kApart, rows - 1), task().group);
+    for (int r = 0; r < kCount; ++r) {
+      queries_of[r] = query_of(first + r * kApart);
+      tokens[r] = divide(queries_of[r].row, open_tile(call.b, queries_of[r].tile).task.group);
+    }
     ARK_UNROLL
-    for (int r = 0; r < kCount; ++r) heads[r] = Rows::head(tokens[r].rest);
+    for (int r = 0; r < kCount; ++r)
+      heads[r] = Rows::head_in(open_tile(call.b, queries_of[r].tile), tokens[r].rest);
     ARK_UNROLL
     for (int r = 0; r < kCount; ++r) {
       own_slopes[r] = slopes != nullptr ? dev::ld_nc(slopes + heads[r]) : 0.0f;
@@ -74,7 +84,9 @@ struct AttentionFragments : AttentionRows<kValue, X> {
     }
     ARK_UNROLL
     for (int r = 0; r < kCount; ++r) {
-      places[r] = (task().item.first + tokens[r].quotient) * call.size(call.i.attention.heads) + heads[r];
+      places[r] = (open_tile(call.b, queries_of[r].tile).task.item.first + tokens[r].quotient) *
+                      call.size(call.i.attention.heads) +
+                  heads[r];
       const float* from = at<const float>(call.i.attention.q) + static_cast<i64>(places[r]) * kKey;
       ARK_UNROLL
       for (int i = 0; i < kTurns; ++i) {
@@ -86,7 +98,8 @@ struct AttentionFragments : AttentionRows<kValue, X> {
     ARK_UNROLL
     for (int r = 0; r < kCount; ++r) {
       const i32 row = first + r * kApart;
-      float by = row < rows ? 1.0f : 0.0f, factor = scale;
+      const bool is_there = queries_of[r].is_there;
+      float by = is_there ? 1.0f : 0.0f, factor = scale;
       if constexpr (kIsF16<E>) {
         float largest = 0;
         ARK_UNROLL
@@ -102,10 +115,12 @@ struct AttentionFragments : AttentionRows<kValue, X> {
         by *= dev::as_f32((141 + 127 - exponent) << 23);
         factor *= dev::as_f32((exponent - 141 + 127) << 23);
       }
-      const u32 reach = row >= rows ? 0u : window > 0 ? static_cast<u32>(window) : 0x80000000u;
+      const u32 reach = !is_there ? 0u : window > 0 ? static_cast<u32>(window) : 0x80000000u;
       if (call.b.lane == 0) target(row) = {places[r], own_sinks[r]};
       if (call.b.lane == 0)
-        rule(row) = Rule{factor, own_slopes[r] * kLog2OfE, task().item.position + tokens[r].quotient, reach};
+        rule(row) =
+            Rule{factor, own_slopes[r] * kLog2OfE,
+                 open_tile(call.b, queries_of[r].tile).task.item.position + tokens[r].quotient, reach};
       ARK_UNROLL
       for (int i = 0; i < kTurns; ++i) {
         const int d = (i * 32 + call.b.lane) * 4;
@@ -124,14 +139,14 @@ struct AttentionFragments : AttentionRows<kValue, X> {
 
   // ---- keys
 
-  // Of key number `key` of the sequence.
+  // Of key number `key` of the sequence; `is_first`: it is one of the first keys of warp `warp`.
   struct Place {
     i32 page, slot;
   };
-  ARK_DEVICE Place place_of_key(i32 key, bool is_first) const {
+  ARK_DEVICE Place place_of_key(i32 key, bool is_first, int warp) const {
     const u32 size = static_cast<u32>(call.size(call.i.attention.page_size)),
               page = static_cast<u32>(key) / size;
-    return {Rows::page(static_cast<i32>(page), is_first), static_cast<i32>(key - page * size)};
+    return {Rows::page(static_cast<i32>(page), is_first, warp), static_cast<i32>(key - page * size)};
   }
   // Its row among all rows of pages; a cache has fewer than 2^32.
   ARK_DEVICE u32 row_of_key(const Place& place) const {

@@ -1,58 +1,154 @@
-// Attention on tensor cores (bodies/attention.h): sixteen or thirty-two rows at a time, keys and values of 16 bits.
+// Attention on tensor cores (bodies/attention.h): sixteen rows at a time, keys and values of 16 bits.
+// Longer than most: one body, from tiles to rows' outputs.
 //
 // A warp's lanes load keys and values into the fragments' registers (bodies/attention_fragments.h), 16 bytes each, and
 // nothing goes through shared memory: which of a value's elements is which column of a product is free, too.
 //
-// Each warp has keys of its own, and all the same few rows, as a decode step has no others. A block of keys is 64 KiB,
-// 1,560 ns from L2 at 42 bytes a nanosecond, and the arithmetic of one strip about 1,000: so there are two strips where
-// consumers have taken others' registers and heads are short enough. A decode step's rows are in one, and cost no more
-// than eight would. Where rows are many, warps share keys instead (bodies/attention_strips.h).
+// The rows of a decode step's tile are few, and so may be its keys. So a block takes several tiles at once, a bundle:
+// each has its own rows of the sixteen, and all tiles' runs of keys are dealt to the warps. What a run comes to waits
+// in scratch, and behind one barrier all rows are merged. A run is what one of eight warps takes of one tile, whoever
+// takes it: a row's bits do not depend on the bundle. Where rows are many, warps share keys instead
+// (bodies/attention_strips.h).
 #pragma once
 
 #include "engine/cuda/bodies/attention_fragments.h"
 
 namespace ark::cuda {
 
-template <class E, int kKey, int kValue, class X>
-using FragmentsOfMma =
-    AttentionFragments<E, kKey, kValue, X, kStripRows * attention_strips(dev::kMovesRegisters, kKey, kValue)>;
+// A warp works out which tiles are run together, from number `n` of the block's on: the first ones before the wait.
+template <class Way>
+ARK_APART void find_bundle(const LoopParameters& p, u32 instance, int n, i32 row0) {
+  Block b = open_turn_block(p);
+  const Call call{b, instance_at(instance), nullptr};
+  Way(call).find_bundle(n, row0);
+}
 
 template <class E, int kKey, int kValue, class X>
-struct AttentionByMma : FragmentsOfMma<E, kKey, kValue, X> {
-  using Fragments = FragmentsOfMma<E, kKey, kValue, X>;
+struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
+  using Fragments = AttentionFragments<E, kKey, kValue, X, kStripRows>;
   using Rows = AttentionRows<kValue, X>;
   using Fragments::call, Fragments::task, Fragments::scratch, Fragments::rule, Fragments::target;
   using Fragments::kRows, Fragments::kCapped, Fragments::kWeights, Fragments::row_of_key;
-  using typename Fragments::Place, typename Fragments::Scores, typename Fragments::Words;
-  static constexpr int kStrips = kRows / kStripRows;
+  using typename Fragments::Place, typename Fragments::Query, typename Fragments::Scores,
+      typename Fragments::Words;
   static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 8 == 0 && kValue % 8 == 0);
 
   // A value's elements are taken by parts, whose sums a warp has registers for, and these by chunks; of a chunk the
   // values of 16 keys are loaded at once, or of all 32 where there are registers, of keys 32 elements.
-  static constexpr int kChunk = 64, kPart = kValue < 128 ? kValue : 128;
-  static constexpr int kChunks = (kPart + kChunk - 1) / kChunk,
+  static constexpr int kChunk = kValueChunk, kPart = kValue < 128 ? kValue : 128;
+  static constexpr int kChunks = value_chunks(kValue),
                        kValuesAtOnce = values_at_once(dev::kMovesRegisters, kKey, kValue);
 
-  // Scratch of a block, in floats.
-  static constexpr int kMaxima = Fragments::kBehindTargets, kSums = kMaxima + kConsumerWarps * kRows,
-                       kKeyRows = kSums + kConsumerWarps * kRows, kValues = kKeyRows + kConsumerWarps * 32;
-  // Fours of each eight elements of a chunk that warps merge at once.
-  static constexpr int kFours = (kValues + kConsumerWarps * kStripRows * kChunk) * 4 <= kRowsScratch ? 2 : 1;
-  static constexpr int kPieces = kChunk / 8 * kFours;  // of four floats, of a row
-  // A warp's part of what is merged later, in floats; those for cap(), behind which sums of weights wait where values
-  // take the registers.
-  static constexpr int kMerged = 4 * kStripRows * kPieces;
-  static constexpr bool kSumsAside = kValuesAtOnce > 1;
-  static_assert((kValues + kConsumerWarps * kMerged) * 4 <= kRowsScratch);
-  static_assert(kMerged >= kCapped && (!kSumsAside || kCapped + kStrips * 2 * 32 <= kMerged));
+  // Tiles of a bundle: while half of the open ones are taken, others are opened.
+  static constexpr int kMostTiles = kTilesAhead / 2;
+  static_assert(kMostTiles * kConsumerWarps <= 32 && kMostTiles * 4 <= kStripRows, "lanes; rows");
+
+  // Scratch of a block, in floats. A room has a part's elements; those of a warp are where it caps scores before.
+  static constexpr int kBundles = Fragments::kBehindTargets,
+                       kKeyRows = kBundles + kConsumerWarps * kBundleFloats,
+                       kMaxima = kKeyRows + kConsumerWarps * 32, kSums = kMaxima + kMostRooms,
+                       kValues = kSums + kMostRooms;
+  static constexpr int kPieces = kChunks * kChunk / 4;  // of four floats, of a room
+  static constexpr int kRooms = attention_rooms(kKey, kValue, kRowsScratch),
+                       kAllRooms = attention_rooms(
+                           kKey, kValue, static_cast<int>(kScratchBytes - open_bytes(kScratchBytes)));
+  static_assert(kValues == before_rooms(kKey));
+  static_assert(kRooms >= kConsumerWarps * 4 && fewest_rows(kRooms) * kPieces * 4 >= kCapped);
 
   ARK_DEVICE explicit AttentionByMma(const Call& c) : Fragments(c) {}
 
-  // ---- a warp's 32 keys
+  // ---- bundles
+
+  // The block's tiles [first, first + tiles); of one tile, its rows from `row0` on.
+  struct Bundle {
+    int first, tiles;
+    i32 row0;
+    i32 shift;   // each tile has 2^shift of the strip's rows, its slot
+    u32 runs;    // bit 8k + w: of tile number k the keys of warp w
+    u32 filled;  // bits 8k to 8k + 7: tile number k has rows, which may see none of its keys
+    // The rows' number before a run's: runs' rows lie one run behind the other.
+    ARK_DEVICE int rooms_before(u32 run) const { return dev::popcount(runs & ((1u << run) - 1)) << shift; }
+    ARK_DEVICE int tile_of(i32 row) const { return row >> shift; }
+    ARK_DEVICE i32 first_row(int tile) const { return tile << shift; }
+    ARK_DEVICE i32 rows_of(const AttentionTask& tile) const { return dev::min(1 << shift, tile.rows - row0); }
+  };
+  // Of the rows of a tile: the oldest key that they see, and behind the split's last one.
+  struct Reach {
+    i32 oldest, end;
+  };
+  ARK_DEVICE Reach reach_of(const AttentionTask& tile, i32 row0, i32 rows) const {
+    const i32 window = call.size(call.i.attention.window), position = tile.item.position,
+              newest = position + divide(row0 + rows - 1, tile.group).quotient;
+    return {window > 0 ? position + divide(row0, tile.group).quotient - window + 1 : 0,
+            dev::min((tile.split + 1) * split_keys(position), newest + 1)};
+  }
+  // From how many lanes on, from the first one, all say yes, by tiles.
+  ARK_DEVICE static int leading_tiles(bool yes) {
+    const u32 all = dev::ballot(yes);
+    return dev::popcount(all & ~(all + 1)) / kConsumerWarps;
+  }
+  // Tiles of four rows or fewer by fours, of eight or fewer by twos; one of more, as many rows as have rooms. Each lane
+  // has a run.
+  ARK_DEVICE Bundle bundle_from(int first, i32 row0) const {
+    const int k = call.b.lane / kConsumerWarps;
+    const bool is_there = k < kMostTiles && !is_behind_tiles(call.b, first + k);
+    const AttentionTask& tile = open_tile(call.b, first + (is_there ? k : 0)).task;
+    const int fours = leading_tiles(is_there && tile.rows <= 4),
+              eights = leading_tiles(is_there && tile.rows <= 8);
+    // Scores are capped in the rooms of a warp's own rows.
+    i32 tiles = kMostTiles == 1 || call.i.attention.softcap > 0 ? 1 : bundle_tiles(fours, eights);
+    const i32 rooms = leaves_all_scratch(call.b) ? kAllRooms : kRooms;
+    i32 slot = bundle_slot(tiles, fours);
+    ARK_ROLLED
+    for (;;) {
+      const bool has_rows = k < tiles && is_there && tile.rows > row0;
+      bool has_keys = false;
+      if (has_rows) {
+        const Reach reach = reach_of(tile, row0, dev::min(slot, tile.rows - row0));
+        has_keys = first_key(tile, call.size(call.i.attention.window), call.b.lane % kConsumerWarps,
+                             reach.oldest) < reach.end;
+      }
+      const u32 runs = dev::ballot(has_keys);
+      if (dev::popcount(runs) * slot <= rooms)
+        return {first, tiles, row0, log2_of(static_cast<u32>(slot)), runs, dev::ballot(has_rows)};
+      tiles > 1 ? slot = bundle_slot(--tiles, fours) : slot /= 2;
+    }
+  }
+  // The one at hand: each warp has it in scratch, since registers are few.
+  ARK_DEVICE Bundle& bundle() const {
+    static_assert(sizeof(Bundle) <= kBundleFloats * sizeof(float));
+    return *reinterpret_cast<Bundle*>(scratch(kBundles + call.b.warp * kBundleFloats));
+  }
+  ARK_DEVICE void find_bundle(int first, i32 row0) const {
+    const Bundle found = bundle_from(first, row0);
+    dev::sync_warp();  // the one before is read
+    if (call.b.lane == 0) bundle() = found;
+    dev::sync_warp();
+  }
+  // Of a row of the strip; not of a bundle without rows.
+  ARK_DEVICE Query query_of(const Bundle& of, i32 row) const {
+    const int k = of.tile_of(row);
+    const i32 in_slot = row - of.first_row(k);
+    if (k < of.tiles && in_slot < of.rows_of(open_tile(call.b, of.first + k).task))
+      return {of.first + k, of.row0 + in_slot, true};
+    const int some = dev::popcount(~of.filled & (of.filled - 1)) / kConsumerWarps;  // a tile that has rows
+    return {of.first + some, of.row0, false};
+  }
+
+  // ---- a run's 32 keys
+
+  // What a warp takes at a time: of a tile the keys that are warp `warp`'s.
+  struct Run {
+    int warp;
+    i32 first_row, last_row;  // of the strip, the tile's
+    int rooms;                // the first row's, less its number in the strip
+    ARK_DEVICE bool has_half(int r) const { return first_row < (r + 1) * 8 && last_row >= r * 8; }
+    ARK_DEVICE bool has_row(i32 row) const { return row >= first_row && row <= last_row; }
+  };
 
   // Of the lane's own key; behind the last key: that one's, whose weight is 0 then.
-  ARK_DEVICE Place place_of_own_key(i32 first, i32 end, bool is_first) const {
-    return Fragments::place_of_key(dev::min(first + call.b.lane, end - 1), is_first);
+  ARK_DEVICE Place place_of_own_key(i32 first, i32 end, bool is_first, int warp) const {
+    return Fragments::place_of_key(dev::min(first + call.b.lane, end - 1), is_first, warp);
   }
   ARK_DEVICE u32* rows_of_keys() const {
     return reinterpret_cast<u32*>(scratch(kKeyRows)) + call.b.warp * 32;
@@ -105,48 +201,26 @@ struct AttentionByMma : FragmentsOfMma<E, kKey, kValue, X> {
     }
   }
 
-  // A warp's running state of a strip, but for its maxima, and 32 keys' scores; of rows g and g + 8 the columns' sums,
-  // of which a value's element 16t + 8i + 4f + j of a chunk is of[chunk][f][0][j][i] (row g + 8: [2 + i]). Sums of
-  // weights: of the lane's keys.
+  // A run's state, and 32 keys' scores; of rows g and g + 8 the columns' sums, of which a value's element
+  // 16t + 8i + 4f + j of a chunk is of[chunk][f][0][j][i] (row g + 8: [2 + i]). Sums of weights: of the lane's keys.
   using Sums = float[2][1][4][4];
   struct State {
-    float sum[2] = {0, 0};
+    float maximum[2] = {-infinity(), -infinity()}, sum[2] = {0, 0};
     Sums of[kChunks] = {};
     Scores scores;
   };
-  // use(strip, state) of those that have rows.
-  template <class Use>
-  ARK_DEVICE static void with_each(i32 rows, State (&states)[kStrips], const Use& use) {
-    ARK_UNROLL
-    for (int strip = 0; strip < kStrips; ++strip) {
-      if (strip == 0 || strip * kStripRows < rows) use(strip, states[strip]);
-    }
-  }
 
-  // Of a row's scores, so far: registers are few.
-  ARK_DEVICE float& maximum(int row) const { return scratch(kMaxima)[call.b.warp * kRows + row]; }
-
-  // Of row g + 8r of a strip: the sum of the weights of the lane's keys.
-  ARK_DEVICE float& sum_of_weights(int strip, State& state, int r) const {
-    if constexpr (kSumsAside)
-      return merged_four(call.b.warp, 0, 0)[kCapped + (strip * 2 + r) * 32 + call.b.lane];
-    return state.sum[r];
-  }
-
-  // Scores -> weights; `key`: the lane's first one. Rescales the state. `rows`: of the strip.
-  ARK_DEVICE void weigh(int strip, i32 rows, i32 key, State& state) const {
+  // Scores -> weights; `key`: the lane's first one. Rescales the state.
+  ARK_DEVICE void weigh(const Run& run, i32 key, State& state) const {
     const float most = call.i.attention.softcap;
-    const int row = strip * kStripRows + call.b.lane / 4;
-    if (most > 0) Fragments::cap(most, row, merged_four(call.b.warp, 0, 0), state.scores);
+    const int row = call.b.lane / 4;
+    if (most > 0) Fragments::cap(most, row, room_four(run.rooms, 0), state.scores);
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) {
-      if (r == 1 && rows <= 8) break;
-      dev::sync_warp();
-      const auto now = Fragments::weigh_row(rule(row + r * 8), r, key, maximum(row + r * 8), state.scores);
-      if (!ARK_BUG(maximum_in_use)) dev::sync_warp();  // all have read the one before
-      if (call.b.lane % 4 == 0) maximum(row + r * 8) = now.maximum;
-      float& all = sum_of_weights(strip, state, r);
-      all = dev::fma(all, now.factor, now.sum);
+      if (!run.has_half(r)) continue;
+      const auto now = Fragments::weigh_row(rule(row + r * 8), r, key, state.maximum[r], state.scores);
+      state.maximum[r] = now.maximum;
+      state.sum[r] = dev::fma(state.sum[r], now.factor, now.sum);
       ARK_UNROLL
       for (int c = 0; c < kChunks; ++c) {
         ARK_UNROLL
@@ -158,14 +232,11 @@ struct AttentionByMma : FragmentsOfMma<E, kKey, kValue, X> {
     }
   }
 
-  ARK_DEVICE static void add_values(const Values& values, int first_u, i32 rows, State (&states)[kStrips],
-                                    int chunk) {
+  ARK_DEVICE static void add_values(const Values& values, int first_u, State& state, int chunk) {
     ARK_UNROLL
     for (int u = 0; u < kValuesAtOnce; ++u) {
-      u32 high[kStrips][1][4], low[kStrips][1][4];
-      ARK_UNROLL
-      for (int strip = 0; strip < kStrips; ++strip)
-        Fragments::split_weights(states[strip].scores, first_u + u, high[strip], low[strip]);
+      u32 high[1][4], low[1][4];
+      Fragments::split_weights(state.scores, first_u + u, high, low);
       ARK_UNROLL
       for (int f = 0; f < 2; ++f) {
         dev::sync_warp();
@@ -180,46 +251,30 @@ struct AttentionByMma : FragmentsOfMma<E, kKey, kValue, X> {
             b[j][i] = is_odd ? first >> 16 | (second & 0xffff0000u) : (first & 0xffffu) | second << 16;
           }
         }
-        with_each(rows, states, [&](int strip, State& state) {
-          dev::mma_tile<E>(state.of[chunk][f], high[strip], b);
-          dev::mma_tile<E>(state.of[chunk][f], low[strip], b);
-        });
+        dev::mma_tile<E>(state.of[chunk][f], high, b);
+        dev::mma_tile<E>(state.of[chunk][f], low, b);
       }
     }
   }
 
-  // The warp's keys of the split.
-  ARK_DEVICE void run_warp(i32 row0, i32 rows, int part, State (&states)[kStrips]) const {
-    if (call.b.lane < kRows && !ARK_BUG(maxima_of_others)) maximum(call.b.lane) = -infinity();
-    ARK_UNROLL
-    for (int n = 0; kSumsAside && !ARK_BUG(weights_not_begun) && n < kStrips * 2; ++n)
-      sum_of_weights(n / 2, states[n / 2], n % 2) = 0;
-    const i32 window = call.size(call.i.attention.window);
-    const i32 newest = Rows::position_of(row0 + rows - 1),
-              oldest = window > 0 ? Rows::position_of(row0) - window + 1 : 0;
-    const i32 of_split = split_keys(task().item.position);
-    const i32 end = dev::uniform(dev::min((task().split + 1) * of_split, newest + 1));
-    i32 first = dev::uniform(first_key(task(), window, call.b.warp, oldest));
-    if (first >= end) return;
-    tell(row_of_key(place_of_own_key(first, end, row0 == 0)));
+  // Of the warp's task.
+  ARK_DEVICE void take(const Run& run, i32 row0, int part, State& state) const {
+    const Reach reach = reach_of(task(), row0, run.last_row - run.first_row + 1);
+    const i32 end = dev::uniform(reach.end);
+    i32 first = dev::uniform(first_key(task(), call.size(call.i.attention.window), run.warp, reach.oldest));
+    tell(row_of_key(place_of_own_key(first, end, row0 == 0, run.warp)));
     ARK_ROLLED
     for (;;) {
       // A page is looked up one turn ahead, and what lies there asked for in L2. Nothing of the next keys is loaded
-      // ahead: the registers are not there, and the other warp of the processor's quarter works meanwhile.
-      const Place next = place_of_own_key(first + kAttentionBlock, end, false);
+      // ahead: the other warp of the processor's quarter works meanwhile.
+      const Place next = place_of_own_key(first + kAttentionBlock, end, false, run.warp);
       ARK_UNROLL
-      for (State& state : states) {
-        ARK_UNROLL
-        for (int n = 0; n < 16; ++n) state.scores[n / 4][n % 4] = 0;
-      }
+      for (int n = 0; n < 16; ++n) state.scores[n / 4][n % 4] = 0;
       ARK_ROLLED
       for (int d = 0; d < kKey; d += 32) {
         Words keys[4];
         load_keys(d, keys);
-        with_each(rows, states, [&](int strip, State& state) {
-          const int own = ARK_BUG(queries_of_first_strip) ? 0 : strip;
-          Fragments::template score<0>(own, keys, d / 32, kStrips > 1, state.scores);
-        });
+        Fragments::template score<0>(0, keys, d / 32, false, state.scores);
       }
       const u32 next_row = row_of_key(next);
       if (first + kAttentionBlock < end) {
@@ -230,16 +285,14 @@ struct AttentionByMma : FragmentsOfMma<E, kKey, kValue, X> {
       Values values;
       load_values(0, part * kPart, values);
       dev::sync_warp();
-      with_each(rows, states, [&](int strip, State& state) {
-        weigh(strip, rows - strip * kStripRows, first + call.b.lane % 4 * 2, state);
-      });
+      weigh(run, first + call.b.lane % 4 * 2, state);
       ARK_UNROLL
       for (int c = 0; c < kChunks; ++c) {
         ARK_UNROLL
         for (int u = 0; u < 2; u += kValuesAtOnce) {
           if (c + u > 0) load_values(u, part * kPart + c * kChunk, values);
           dev::sync_warp();
-          add_values(values, u, rows, states, c);
+          add_values(values, u, state, c);
         }
       }
       first += kAttentionBlock;
@@ -248,96 +301,130 @@ struct AttentionByMma : FragmentsOfMma<E, kKey, kValue, X> {
     }
   }
 
-  // ---- the warps' states, merged in order
+  // ---- runs' states, merged in order
 
-  // Where four elements of a warp's row of a strip lie: no two of eight lanes that store or load at once meet in a
-  // bank.
-  ARK_DEVICE float* merged_four(int warp, int row, int piece) const {
-    const int turned = kFours == 2 ? piece ^ (piece >> 2 & 3) ^ (row & 1) << 2 : piece ^ (row & 1);
-    return scratch(kValues) + ((warp * kStripRows + row) * kPieces + turned) * 4;
+  // Where four elements of a room lie: no two of eight lanes that store or load at once meet in a bank.
+  ARK_DEVICE float* room_four(int room, int piece) const {
+    return scratch(kValues) + (room * kPieces + (piece ^ (piece >> 2 & 3) ^ (room & 1) << 2)) * 4;
   }
-  // Of each eight elements of a chunk the fours from number `four` on. `rows`: of the strip.
-  ARK_DEVICE void put(i32 rows, const Sums& sums, int four) const {
+  ARK_DEVICE void put(const Run& run, const Sums& sums, int chunk) const {
     ARK_UNROLL
     for (int r = 0; r < 2; ++r) {
-      if (r == 1 && rows <= 8) break;
+      const i32 row = call.b.lane / 4 + r * 8;
+      if (!run.has_half(r) || (!run.has_row(row) && !ARK_BUG(rows_of_other_tiles))) continue;
       ARK_UNROLL
       for (int i = 0; i < 2; ++i) {
         ARK_UNROLL
-        for (int f = 0; f < kFours; ++f) {
-          const float(&of)[4][4] = sums[four + f][0];
-          const int piece = (call.b.lane % 4 * 2 + i) * kFours + f, k = 2 * r + i;
+        for (int f = 0; f < 2; ++f) {
+          const float(&of)[4][4] = sums[f][0];
+          const int k = 2 * r + i, piece = chunk * kChunk / 4 + (call.b.lane % 4 * 2 + i) * 2 + f;
           constexpr float by = 1 / kWeights;
-          *reinterpret_cast<dev::f32x4*>(merged_four(call.b.warp, call.b.lane / 4 + r * 8, piece)) = {
-              of[0][k] * by, of[1][k] * by, of[2][k] * by, of[3][k] * by};
+          *reinterpret_cast<dev::f32x4*>(room_four(run.rooms + row, piece)) = {of[0][k] * by, of[1][k] * by,
+                                                                               of[2][k] * by, of[3][k] * by};
         }
       }
     }
   }
-  // Rows of a strip, from row `first` on.
-  ARK_DEVICE void merge(i32 first, i32 rows, int from_element, int four) const {
+  ARK_DEVICE void put_sums(const Run& run, const State& state) const {
+    ARK_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float sum = state.sum[r];  // of four lanes' keys
+      sum += dev::shfl_xor(sum, 1);
+      sum += dev::shfl_xor(sum, 2);
+      const i32 row = call.b.lane / 4 + r * 8;
+      if (call.b.lane % 4 != 0 || !run.has_row(row)) continue;
+      scratch(kMaxima)[run.rooms + row] = state.maximum[r], scratch(kSums)[run.rooms + row] = sum;
+    }
+  }
+  // Of all rows.
+  ARK_DEVICE void merge(const Bundle& of, int part) const {
+    const i32 rows = of.tiles > 1 ? of.first_row(of.tiles) : of.rows_of(task());
     ARK_ROLLED
     for (int e = call.b.thread; e < rows * kPieces; e += kConsumers) {
-      const int own = e / kPieces, row = first + own, piece = e % kPieces;
-      const int d = from_element + (kFours == 2 ? piece : piece * 2 + four) * 4;
-      if (d >= kValue) continue;
+      const int row = e / kPieces, piece = e % kPieces, d = part * kPart + piece * 4;
+      const int k = of.tile_of(row), in_slot = row - of.first_row(k);
+      const AttentionTask& own = open_tile(call.b, of.first + k).task;
+      if (in_slot >= of.rows_of(own) || d >= kValue) continue;
       RowPart parts[kConsumerWarps];
       ARK_UNROLL
       for (int w = 0; w < kConsumerWarps; ++w) {
-        parts[w].maximum = scratch(kMaxima)[w * kRows + row], parts[w].sum = scratch(kSums)[w * kRows + row];
-        parts[w].values = *reinterpret_cast<const dev::f32x4*>(merged_four(w, own, piece));
+        const auto run = static_cast<u32>(k * kConsumerWarps + w);
+        if ((of.runs >> run & 1) == 0) continue;
+        const int room = of.rooms_before(run) + in_slot;
+        parts[w].maximum = scratch(kMaxima)[room], parts[w].sum = scratch(kSums)[room];
+        parts[w].values = *reinterpret_cast<const dev::f32x4*>(room_four(room, piece));
       }
-      Rows::hand_in(target(row), d, merged(parts));
+      Rows::hand_in(own, target(row), d, merged(parts));
     }
   }
 
-  ARK_DEVICE void put_sums(int strip, State& state) const {
-    ARK_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      float sum = sum_of_weights(strip, state, r);  // of four lanes' keys
-      sum += dev::shfl_xor(sum, 1);
-      sum += dev::shfl_xor(sum, 2);
-      const int own = call.b.warp * kRows + strip * kStripRows + call.b.lane / 4 + r * 8;
-      if (call.b.lane % 4 == 0) scratch(kSums)[own] = sum;
-    }
+  // Which runs are the warp's: one of each eight.
+  ARK_DEVICE u32 own_runs(const Bundle& of) const {
+    const bool has = (of.runs >> call.b.lane & 1) != 0;
+    const int turn = dev::popcount(of.runs & ((1u << call.b.lane) - 1));
+    return dev::ballot(has && turn % kConsumerWarps == call.b.warp);
+  }
+  // The first of some, whose tile becomes the warp's task.
+  ARK_DEVICE Run begin_run(const Bundle& of, u32 some) const {
+    const auto number = static_cast<u32>(31 - dev::leading_zeros(some & ~(some - 1)));
+    const int k = static_cast<int>(number) / kConsumerWarps;
+    Rows::open(of.first + (ARK_BUG(run_of_another_tile) ? 0 : k));
+    const i32 first_row = of.first_row(k), rows = dev::uniform(of.rows_of(task()));
+    return {static_cast<int>(number) % kConsumerWarps, first_row, first_row + rows - 1,
+            of.rooms_before(number) - first_row};
   }
 
-  ARK_DEVICE void run_rows(i32 row0, i32 row_count) const {
-    const i32 rows = dev::uniform(row_count);
+  // ---- tiles
+
+  ARK_DEVICE void open_next(int n, int before) const {
+    open_further(call.b.p, instance_offset(call), before + kTilesAhead, n + kTilesAhead);
+  }
+  ARK_DEVICE void ask_for_next(int n, int before) const {
+    ask_ahead<E, kKey, kValue>(call.b.p, instance_offset(call), before + kTilesAhead, n + kTilesAhead);
+  }
+
+  // bodies/attention.h: attend(). A bundle.
+  ARK_DEVICE int attend(int n, int before) const {
+    Rows::open(n);
+    int tiles = 1;
+    ARK_ROLLED
+    for (i32 row0 = 0; row0 == 0 || (tiles == 1 && row0 < task().rows); before = n) {
+      run(n, row0, before);
+      tiles = bundle().tiles, row0 += bundle().first_row(1);
+    }
+    const AttentionTask& tile = open_tile(call.b, n + dev::min(call.b.lane, tiles - 1)).task;
+    if (dev::ballot(tile.rows > 0 && tile.split_count > 1) != 0)
+      join_splits<kValue, X>(call.b.p, instance_offset(call), n, tiles);
+    return tiles;
+  }
+  ARK_DEVICE void run(int n, i32 row0, int before) const {
     dev::sync_warp();
     // Whose targets: those of the rows before may still be read.
     if (call.b.lane == 0 && !ARK_BUG(targets_in_use)) task().turn ^= 1;
     dev::sync_warp();
-    ARK_ROLLED
-    for (i32 first = 0; first < rows; first += kStripRows)
-      Fragments::template split_queries<2, kConsumerWarps>(row0, rows, first + call.b.warp);
+    if (n > 0 || row0 > 0) cuda::find_bundle<AttentionByMma>(call.b.p, instance_offset(call), n, row0);
+    const Bundle& of = bundle();
+    if (of.filled != 0)
+      Fragments::template split_queries<2, kConsumerWarps>(
+          call.b.warp, [&](i32 row) -> Query { return query_of(of, row); });
     // Behind it nobody reads what is merged, of rows before these, any more.
     if (!ARK_BUG(queries_without_barrier)) consumers_sync();
+    open_next(n, before);
     ARK_ROLLED
     for (int part = 0; part * kPart < kValue; ++part) {
       if (part > 0) consumers_sync();  // the ones before are merged
-      State states[kStrips];
-      run_warp(row0, rows, part, states);
-      with_each(rows, states, [&](int strip, State& state) {
-        if (part == 0) put_sums(strip, state);
-      });
-      if (kSumsAside) dev::sync_warp();  // what is merged takes their place
       ARK_ROLLED
-      for (i32 first = 0; first < rows; first += kStripRows) {
+      for (u32 own = own_runs(of); own != 0; own &= own - 1) {
+        const Run run = begin_run(of, own);
+        State state;
+        take(run, of.row0, part, state);
+        if (part == 0) put_sums(run, state);
         ARK_UNROLL
-        for (int c = 0; c < kChunks; ++c) {
-          ARK_UNROLL
-          for (int four = 0; four < 2; four += kFours) {
-            if (first + c + four > 0) consumers_sync();
-            ARK_UNROLL
-            for (int strip = 0; strip < kStrips; ++strip) {
-              if (strip * kStripRows == first) put(rows - first, states[strip].of[c], four);
-            }
-            if (!ARK_BUG(merged_without_barrier)) consumers_sync();
-            merge(first, dev::min(kStripRows, rows - first), part * kPart + c * kChunk, four);
-          }
-        }
+        for (int c = 0; c < kChunks; ++c) put(run, state.of[c], c);
       }
+      if (!ARK_BUG(merged_without_barrier)) consumers_sync();
+      if (part == 0) ask_for_next(n, before);
+      merge(of, part);
     }
   }
 };

@@ -108,6 +108,19 @@ ARK_DEVICE OpenTile& open_tile(const Block& b, int n) {
   return reinterpret_cast<OpenTile*>(b.scratch + kConsumerWarps * kTaskBytes)[n % kTilesAhead];
 }
 
+// Where a block is among its tiles: the number of the next one, and how many the call before has run; one register.
+struct TilePlace {
+  u32 packed = 0;
+  ARK_DEVICE int next() const { return static_cast<int>(packed / 8); }
+  ARK_DEVICE int before() const { return static_cast<int>(packed / 8 - packed % 8); }
+  ARK_DEVICE TilePlace behind(int tiles) const { return {(packed / 8 + tiles) * 8 + tiles}; }
+};
+static_assert(kTilesAhead / 2 < 8);
+// Whether a step leaves to bodies all of the scratch that there is.
+ARK_DEVICE bool leaves_all_scratch(const Block& b) {
+  return b.words->stages[b.words->turn % 2] <= b.p.stages;
+}
+
 // Splits of the step's longest sequence.
 ARK_DEVICE i32 call_splits(const Block& b) { return b.vals[b.rank->val_count]; }
 
@@ -172,14 +185,24 @@ ARK_DEVICE bool is_behind_tiles(const Block& b, int n) {
   return b.words->first_tile + n >= b.words->last_tile;
 }
 
-// Each warp asks for the keys and values that it takes first of each of the block's open tiles from number `first` to
-// `last`, since the weights of a step drive them out of L2. Where they lie is known before this step's are appended.
+// The same of those from number `first` to `last`, if the block has them, in the places of tiles that all are through
+// with: a warp each, the last ones, which most often have the least to do.
+ARK_APART void open_further(const LoopParameters& p, u32 instance, int first, int last) {
+  const Block b = open_block(p, 0, 0);
+  const int n = first + kConsumerWarps - 1 - b.warp;
+  if (n >= last || is_behind_tiles(b, n) || ARK_BUG(next_not_opened)) return;
+  open_ahead(p, instance, b.words->first_tile + n, n);
+}
+
+// Each warp asks for the keys and values of its number that are taken first of each of the block's open tiles from
+// number `first` to `last`, since the weights of a step drive them out of L2. Where they lie is known before this
+// step's are appended.
 template <class E, int kKey, int kValue>
 ARK_APART void ask_ahead(const LoopParameters& p, u32 instance, int first, int last) {
   const Block b = open_block(p, 0, 0);
   const AttentionArguments& a = instance_at(instance).attention;
   ARK_ROLLED
-  for (int n = first; n < last; ++n) {
+  for (int n = first; n < last && !is_behind_tiles(b, n); ++n) {
     const OpenTile& open = open_tile(b, n);
     const AttentionTask& task = open.task;
     if (task.rows == 0 || open.first_page[b.warp] == OpenTile::kNoPages) continue;
@@ -195,6 +218,11 @@ ARK_APART void ask_ahead(const LoopParameters& p, u32 instance, int first, int l
     prefetch_row<E, kValue>(at<const u8>(a.values), part, slot, a.page_size);
   }
 }
+
+// Of `count` tiles from number `first` of the block's on, which are run and some of which are splits: adds up those
+// whose item and KV head the block is the last one of.
+template <int kValue, class X>
+ARK_APART void join_splits(const LoopParameters& p, u32 instance, int first, int count);
 
 // What both ways of attention share: the tile at hand, and what becomes of rows. A row is a token of the item and a
 // query head of the group.
@@ -213,12 +241,15 @@ struct AttentionRows {
   ARK_DEVICE const OpenTile& opened() const { return open_tile(call.b, task().number); }
   ARK_DEVICE const i32* known_heads() const { return opened().heads; }
   ARK_DEVICE i32 head(i32 n) const { return head_of(head_list(), known_heads(), n); }
-  // The page of that number in the item's sequence; `is_first`: of the warp's first keys.
-  ARK_DEVICE i32 page(i32 number, bool is_first) const {
+  ARK_DEVICE i32 head_in(const OpenTile& tile, i32 n) const {
+    return head_of(at<const i32>(call.i.attention.head_table) + tile.task.heads_at, tile.heads, n);
+  }
+  // The page of that number in the item's sequence; `is_first`: of the first keys of warp `warp`.
+  ARK_DEVICE i32 page(i32 number, bool is_first, int warp) const {
     if (is_first) {
       const OpenTile& open = opened();
-      const u32 behind = static_cast<u32>(number - open.first_page[call.b.warp]);
-      if (behind < kKnownPages) return open.pages[call.b.warp][ARK_BUG(another_page) ? behind ^ 1 : behind];
+      const u32 behind = static_cast<u32>(number - open.first_page[warp]);
+      if (behind < kKnownPages) return open.pages[warp][ARK_BUG(another_page) ? behind ^ 1 : behind];
     }
     return dev::ld_global(at<const i32>(call.b.rank->page_table) +
                           static_cast<i64>(task().item.slot) * call.b.rank->pages_per_slot + number);
@@ -285,28 +316,39 @@ struct AttentionRows {
   ARK_DEVICE void write(const Target& to, int d, const RowPart& part) const {
     outputs(to).store(d, part.values, last_factor(to.sink, part.maximum, part.sum));
   }
-  // Of the split: the outputs, if it is the item's only one.
-  ARK_DEVICE void hand_in(const Target& to, int d, const RowPart& part) const {
-    if (task().split_count == 1) return write(to, d, part);
-    float* own = partial(to.place, task().split);
+  // Of the split of `of`: the outputs, if it is the item's only one.
+  ARK_DEVICE void hand_in(const AttentionTask& of, const Target& to, int d, const RowPart& part) const {
+    if (of.split_count == 1) return write(to, d, part);
+    float* own = partial(to.place, of.split);
     dev::st_global(reinterpret_cast<dev::f32x4*>(own + d), part.values);
     if (d == 0) dev::st_global(reinterpret_cast<dev::f32x2*>(own + kValue), {part.maximum, part.sum});
   }
 
-  // The last tile of an item and KV head adds up the splits, in order.
-  ARK_DEVICE void join(i32 rows) const {
-    const i32 split_count = task().split_count;
+  // Of the block's tiles [first, first + count) those that are splits: whose item and KV head it is the last one of, as
+  // bits.
+  ARK_DEVICE u32 arrive(int first, int count) const {
     consumers_sync();
-    u32* word = at<u32>(call.i.attention.arrivals) +
-                task().item_number * call.size(call.i.attention.kv_heads) + task().kv;
-    if (call.b.thread == 0) {
-      // Releases the block's partials, acquires the others'.
-      const u32 there = dev::atom_add<dev::Scope::gpu>(word, 1u) + 1;
-      call.b.words->last_arrival = there == static_cast<u32>(split_count);
+    if (call.b.warp == 0) {
+      const AttentionTask& own = open_tile(call.b, first + dev::min(call.b.lane, count - 1)).task;
+      bool is_last = false;
+      if (call.b.lane < count && own.rows > 0 && own.split_count > 1) {
+        u32* word = at<u32>(call.i.attention.arrivals) +
+                    own.item_number * call.size(call.i.attention.kv_heads) + own.kv;
+        // Releases the block's partials, acquires the others'.
+        const u32 there = dev::atom_add<dev::Scope::gpu>(word, 1u) + 1;
+        is_last = there == static_cast<u32>(own.split_count);
+        if (is_last) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
+      }
+      const u32 last = dev::ballot(is_last);
+      if (call.b.lane == 0) call.b.words->last_arrival = static_cast<i32>(last);
     }
     consumers_sync();
-    if (call.b.words->last_arrival == 0) return;
-    if (call.b.thread == 0) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
+    return dev::uniform(static_cast<u32>(call.b.words->last_arrival));
+  }
+  // Who is last adds up the splits of the block's tile number `n`, in order.
+  ARK_DEVICE void add_splits(int n) const {
+    open(n);
+    const i32 rows = task().rows, split_count = task().split_count;
     constexpr int kFours = kValue / 4;
     const i32 first_split =
         ItemSplits(task().item, call.size(call.i.attention.window), call_splits(call.b)).first;
@@ -328,5 +370,20 @@ struct AttentionRows {
     }
   }
 };
+
+template <int kValue, class X>
+ARK_APART void add_splits(const LoopParameters& p, u32 instance, int n) {
+  Block b = open_turn_block(p);
+  const Call call{b, instance_at(instance), nullptr};
+  AttentionRows<kValue, X>(call).add_splits(n);
+}
+template <int kValue, class X>
+ARK_APART void join_splits(const LoopParameters& p, u32 instance, int first, int count) {
+  Block b = open_turn_block(p);
+  const Call call{b, instance_at(instance), nullptr};
+  ARK_ROLLED
+  for (u32 last = AttentionRows<kValue, X>(call).arrive(first, count); last != 0; last &= last - 1)
+    add_splits<kValue, X>(p, instance, first + 31 - dev::leading_zeros(last & ~(last - 1)));
+}
 
 }  // namespace ark::cuda

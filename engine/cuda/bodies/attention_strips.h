@@ -70,7 +70,7 @@ struct AttentionByStrips : AttentionFragments<E, kKey, kValue, X, kRowsOfStrips>
       first = first_key(task(), call.size(call.i.attention.window), warp, oldest);
     if (call.b.lane == 0) walk().runs[turn % 4] = {warp, first};
     // Behind the last key: that one, whose weight is 0 then.
-    return Fragments::place_of_key(dev::min(first + call.b.lane, end - 1), false);
+    return Fragments::place_of_key(dev::min(first + call.b.lane, end - 1), false, warp);
   }
   ARK_DEVICE Place find_behind(int turn) const {
     const Run before = run_at(turn - 1);
@@ -238,7 +238,9 @@ struct AttentionByStrips : AttentionFragments<E, kKey, kValue, X, kRowsOfStrips>
     if (call.b.lane < kStripRows) merged_row(first_row + call.b.lane) = {-infinity(), 0};
     ARK_ROLLED
     for (i32 row = 0; part == 0 && walk().rows[call.b.warp] > 0 && row < kStripRows; row += 8)  // all sixteen
-      Fragments::template split_queries<8, 1>(row0, all_rows, first_row + row);
+      Fragments::template split_queries<8, 1>(first_row + row, [&](i32 own) -> typename Fragments::Query {
+        return {task().number, row0 + dev::min(own, all_rows - 1), own < all_rows};
+      });
     if (!ARK_BUG(first_run_not_told)) consumers_sync();
     if (run_at(0).warp < kConsumerWarps) copy(part, 0);
     State state;
@@ -263,6 +265,18 @@ struct AttentionByStrips : AttentionFragments<E, kKey, kValue, X, kRowsOfStrips>
     if (rows > 0) hand_in(part, rows, all);
   }
 
+  // bodies/attention.h: attend(). Of one tile, which has rows.
+  ARK_DEVICE int attend(int n, int before) const {
+    Rows::open(n);
+    ARK_ROLLED
+    for (i32 row0 = 0; row0 < task().rows; row0 += kRows) run_rows(row0, dev::min(kRows, task().rows - row0));
+    const u32 instance = instance_offset(call);
+    open_further(call.b.p, instance, before + kTilesAhead, n + kTilesAhead);
+    if (!ARK_BUG(strips_left_early)) consumers_sync();  // all are through with the scratch
+    ask_ahead<E, kKey, kValue>(call.b.p, instance, before + kTilesAhead, n + kTilesAhead);
+    if (task().split_count > 1) join_splits<kValue, X>(call.b.p, instance, n, 1);
+    return 1;
+  }
   // kRows rows of the tile, or fewer.
   ARK_DEVICE void run_rows(i32 row0, i32 all_rows) const {
     ARK_ROLLED

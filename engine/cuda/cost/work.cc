@@ -1,4 +1,4 @@
-// Longer than most: a function for each body, and the table that names them.
+// A function for each body, and the table that names them.
 #include "engine/cuda/cost/work.h"
 
 #include <algorithm>
@@ -9,9 +9,7 @@
 #include "base/index.h"
 #include "base/ir/rowwise_host.h"
 #include "engine/cuda/cost/work_parts.h"
-#include "engine/program/kv_codec.h"
 #include "engine/program/opcodes.h"
-#include "engine/program/unroll.h"
 
 namespace ark::cuda::cost {
 namespace {
@@ -85,16 +83,6 @@ Work rotary(const StepTables& t, const Instance& i, Tiles tiles) {
   return token.times(tiles.last - tiles.first);
 }
 
-// How pages hold keys and values: bodies/kv.h.
-KvFormat kv_format(const StepTables& t, const Instance& i, std::size_t pages) {
-  const Program& p = t.program();
-  const Phase& phase = p.phases[i.phase];
-  return kv_codec_of(p.buffers[resolve(p, phase, phase.operands[pages], i.trip)].dtype)->format;
-}
-int32_t elements_at_once(const KvFormat& format) {
-  return 32 / format.bits;
-}  // that a lane stores, or loads of a value
-
 // Where there are scales a warp takes a head: its largest number first.
 Work scaled_head(int32_t dim, int32_t pack) {
   Work head = loads(up(dim, 32) + up(dim, 32 * pack));
@@ -154,240 +142,6 @@ Work select_rows(const StepTables& t, const Instance& i, Tiles tiles) {
   row += at_once(4, t.size(i.select_rows.width));
   Work all = row.times(tiles.last - tiles.first);
   return all += loads(1);
-}
-
-// ---- attention: bodies/attention.h
-
-struct AttentionShape {
-  KvFormat format;
-  int32_t key, value;                    // elements of a head
-  int32_t keys_at_once, values_at_once;  // of 32, whose loads are under way together
-};
-AttentionShape attention_shape(const StepTables& t, const Instance& i) {
-  const Program& p = t.program();
-  const Phase& phase = p.phases[i.phase];
-  const auto dim = [&](std::size_t operand) {
-    return static_cast<int32_t>(
-        p.vals[p.buffers[resolve(p, phase, phase.operands[operand], i.trip)].dims[3]].max);
-  };
-  AttentionShape s{kv_format(t, i, 1), dim(1), dim(2), 0, 0};
-  const int32_t pack = elements_at_once(s.format), quarters = up(s.key, 32), packs = up(s.value, 32 * pack);
-  s.keys_at_once = 4 * (quarters > 4 ? 1 : quarters > 2 ? 2 : s.format.bits < 32 ? 8 : 4);
-  s.values_at_once = packs > 4 ? 4 : packs > 2 || (pack > 1 && packs * pack > 2) ? 8 : 16;
-  return s;
-}
-
-// Some rows of a tile, for which a block reads the split's keys once.
-struct AttentionPass {
-  const AttentionShape& shape;
-  int32_t rows;
-  int32_t keys;               // of all warps, by 32
-  int32_t blocks, last_keys;  // of keys, the warp's that has the most; of its last 32
-  bool is_far;  // keys and values: they come from memory; but where a page is known, the first block's
-  bool has_slopes, has_sinks;
-  bool knows_heads, knows_page;  // from when the tile is opened; the latter of the first block
-  int64_t key_bytes() const { return int64_t{keys} * (shape.key + shape.value) * shape.format.bits / 8; }
-};
-
-AttentionTile tile_of(const StepTables& t, int64_t tile) {
-  return {static_cast<i32>(tile), static_cast<i32>(std::ssize(t.items())), t.splits()};
-}
-
-// open_ahead(): the item and what heads it has; behind these the heads, and pages.
-int32_t opening_of(const StepTables& t, const Instance& i, int64_t number) {
-  const AttentionTile tile = tile_of(t, number);
-  return 1 + ItemSplits(t.items()[at(tile.item)], t.size(i.attention.window), t.splits()).has(tile.split);
-}
-// Before the wait: a warp takes a tile, which may have nothing to do. ask_ahead(): each warp's keys of a tile after the
-// other.
-Work open_ahead(const StepTables& t, const Instance& i, Tiles tiles) {
-  const int64_t end = std::min<int64_t>(tiles.last, tiles.first + tiles_ahead(t.machine().tiles.scratch));
-  int32_t opening = 0;
-  for (int64_t number = tiles.first; number < end; ++number)
-    opening = std::max(opening, opening_of(t, i, number));
-  Work w = loads(opening);
-  w += barriers(1);
-  w.cycles = 3 * kCall + static_cast<double>(end - tiles.first) * 3 * kLoopTurn;
-  return w;
-}
-
-// Whether the item before it is of the same sequence, so that L2 has its keys.
-bool is_behind_another(const StepTables& t, int32_t item) {
-  if (item == 0) return false;
-  const AttentionItem &before = t.items()[at(item - 1)], &own = t.items()[at(item)];
-  return before.position + before.count == own.position && before.first + before.count == own.first &&
-         before.slot == own.slot;
-}
-
-// By multiply-adds: what a row takes of a warp's 32 keys, one after the other.
-Work fma_rows(const AttentionPass& a) {
-  const AttentionShape& s = a.shape;
-  Work w = loads((2 - a.knows_heads) * turns(int64_t{a.rows} * s.key));
-  w += barriers(3);
-  for (int32_t n = 0; n < a.blocks; ++n) {
-    const int32_t keys = n + 1 < a.blocks ? 32 : a.last_keys,
-                  rounds = up(keys, s.keys_at_once) + up(keys, s.values_at_once);
-    const int32_t page = n > 0 || !a.knows_page;
-    w += a.is_far && !(n == 0 && a.knows_page) ? loads(page, rounds) : loads(page + rounds);
-    if (a.has_slopes) w += loads((2 - a.knows_heads) * a.rows);
-    w.beside += a.rows * (up(keys, 4) * 30.0 + 2 * kWarpSum + 100 + keys * 6.0) + 200;
-  }
-  const int32_t each = turns(int64_t{a.rows} * s.value / 4);
-  w += loads(each * (a.knows_heads ? a.has_sinks : 1 + 2 * a.has_sinks));
-  w.cycles += each * 550.0;
-  if (!a.is_far) w.streamed = a.key_bytes();
-  return w;
-}
-
-// On tensor cores. Two warps share a quarter of the processor: a block of keys takes what one has to wait for, its
-// loads from L2, too, or what both give to it, whatever is more. Instructions as SASS for sm_90a has them (64 elements:
-// 530 of a warp with sixteen rows, of which 90 turn values around for both strips).
-Work mma_rows(const AttentionPass& a, int32_t most_strips, bool moves_registers, uint32_t scratch_bytes) {
-  constexpr int32_t kChunk = 64;
-  const AttentionShape& s = a.shape;
-  const int32_t strips = up(a.rows, kStripRows);
-  const int32_t parts = up(s.value, 128), chunks = up(std::min(s.value, 128), kChunk), pairs = up(s.key, 32);
-  const int32_t floats =
-                    most_strips * kStripRows * (pairs * 32 + 8 + 2 * kConsumerWarps) + kConsumerWarps * 32,
-                room = static_cast<int32_t>(few_scratch(scratch_bytes) - open_bytes(scratch_bytes)),
-                fours = 4 * (floats + kConsumerWarps * kStripRows * kChunk) <= room ? 2 : 1;
-  Work all = loads((a.knows_heads ? 1 : 2) * strips);  // heads; q, slopes and sinks
-  all += barriers(1);
-  all.cycles = strips * (3 * kCall + kWarpSum + 100);
-  const double eights = up(a.rows, 8), products = strips * (16.0 * pairs + 32 * chunks),
-               issued = products + strips * 40 * pairs + 90 * chunks + eights * 150,
-               waited = products * kMmaIssue + strips * (4 * kMmaLatency + 120) + eights * 150;
-  const int32_t rounds = pairs + 2 * chunks / values_at_once(moves_registers, s.key, s.value);
-  for (int32_t part = 0; part < parts; ++part) {
-    if (part > 0) all += barriers(1);
-    if (a.blocks > 0 && !a.knows_page) all += loads(1);  // the first page
-    for (int32_t n = 0; n < a.blocks; ++n) {
-      const bool is_far = a.is_far && n == 0 && !a.knows_page;
-      all += is_far ? loads(0, rounds) : loads(rounds);
-      if (!is_far) all.covered += rounds;
-      all.beside +=
-          std::max(waited + (is_far ? 0 : rounds * kRound), 2 * std::max(products * kMmaIssue, issued));
-    }
-    all.cycles += 3 * kCall;
-    const int32_t pieces = kChunk / 8 * fours, merges = chunks * 2 / fours;
-    all += barriers(2 * merges * strips - 1);
-    for (int32_t row = 0; row < a.rows; row += kStripRows) {
-      const int32_t rows = std::min(kStripRows, a.rows - row), each = turns(int64_t{rows} * pieces);
-      // Sums of all warps through shared memory, 128 bytes a cycle, by eights of rows there, and by rows back; factors;
-      // the division.
-      all.cycles += merges * (kConsumerWarps * (up(rows, 8) * 8 + rows) * pieces * 16 / 128.0 + each * 500);
-    }
-  }
-  if (!a.is_far) all.streamed = parts * a.key_bytes();
-  return all;
-}
-
-// By strips: all warps take 32 keys between two barriers, which are copied, and whose pages are looked up, meanwhile.
-// Instructions as SASS for sm_90a has them: with half a merge 580 of a turn of 64 elements, 670 of a part of 128.
-Work strip_rows(const AttentionPass& a) {
-  const AttentionShape& s = a.shape;
-  const int32_t parts = strip_parts(s.value), sixteens = s.value / parts / 16, pairs = up(s.key, 32),
-                strips = up(a.rows, kStripRows), turns_of = a.keys / 32,
-                runs = std::min(kConsumerWarps, turns_of);      // whose sums are merged
-  const int32_t sharing = strips > kConsumerWarps / 2 ? 2 : 1;  // warps of a processor's quarter
-  const double products = 16.0 * pairs + 8 * sixteens, issued = products + 30 * pairs + 330 + 12 * sixteens,
-               waited = products * kMmaIssue + 4 * kMmaLatency + 120 + 2 * 150;
-  Work all;
-  for (int32_t part = 0; part < parts; ++part) {
-    all += barriers(2 + turns_of);
-    all += loads(2);  // the first pages; the last ones, which are looked up for nothing
-    // q, slopes and sinks: by eight rows.
-    if (part == 0) all += loads((a.knows_heads ? 1 : 2) * 2);
-    // Of memory's keys each warp's first 32 have been asked for before; others' copies, which begin a turn ahead, take
-    // longer than a turn.
-    const int32_t far = a.is_far ? std::max(0, turns_of - a.knows_page * kConsumerWarps) : 0;
-    all += loads(turns_of - far, far);
-    all.covered += turns_of - far;
-    all.beside += (turns_of - far) * std::max(waited, sharing * std::max(products * kMmaIssue, issued)) +
-                  runs * sharing * (60 + 24.0 * sixteens);
-    all.cycles += 5 * kCall + kWarpSum + sixteens * 60.0;
-  }
-  all.streamed =
-      int64_t{a.keys} * ((parts - a.is_far) * s.key + (a.is_far ? 0 : s.value)) * s.format.bits / 8;
-  return all;
-}
-
-// The splits of a row, by the last tile of an item and KV head: most often the one with the last split, which the same
-// processor has.
-Work join_splits(const AttentionShape& s, int32_t rows, int32_t splits, bool is_last, bool has_sinks) {
-  Work w = loads(1);
-  w += barriers(2);
-  w.fences = w.atomics = 1;
-  if (!is_last) return w;
-  const int32_t each = turns(int64_t{rows} * s.value / 4);
-  w += loads(each * (3 + 2 * has_sinks));
-  w.cycles += each * 550.0;
-  w.shared = int64_t{rows} * splits * (s.value + 4) * 4;
-  return w;
-}
-
-Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
-  const AttentionShape s = attention_shape(t, i);
-  const int32_t heads = t.size(i.attention.kv_heads), group = t.size(i.attention.heads) / heads,
-                window = t.size(i.attention.window), page_size = t.size(i.attention.page_size);
-  const bool is_mma = attends_on_tensor_cores(s.format, s.key, s.value), has_slopes = i.attention.slopes != 0,
-             has_sinks = i.attention.sinks != 0;
-  const int32_t strips = attention_strips(t.machine().moves_registers(), s.key, s.value),
-                few_at_once = is_mma ? strips * kStripRows : 4;  // rows
-  const bool has_strips = attends_by_strips(t.machine().moves_registers(), s.format, s.key, s.value) &&
-                          i.attention.softcap == 0 && t.stages() <= t.machine().stages;
-  Work all;
-  for (int64_t number = tiles.first; number < tiles.last; ++number) {
-    const AttentionTile tile = tile_of(t, number);
-    const AttentionItem& item = t.items()[at(tile.item)];
-    const int32_t rows = item.count * group, keys = split_keys(item.position), begin = tile.split * keys;
-    const ItemSplits splits(item, window, t.splits());
-    // Behind the tile before the last warp has opened another one, while others have begun with this one.
-    const int64_t next = number + tiles_ahead(t.machine().tiles.scratch) - 2;
-    const bool opens = number > tiles.first + 1 && next < tiles.last;
-    const int32_t opening = opens ? opening_of(t, i, next) : 0;
-    all.cycles += 2 * kCall + opens * 3 * kLoopTurn;
-    if (!splits.has(tile.split)) {
-      (all += loads(opening)) += barriers(1);
-      continue;
-    }
-    const bool by_strips = has_strips && has_many_rows(rows, s.value);
-    const int32_t at_once = by_strips ? kRowsOfStrips : few_at_once;
-    const int64_t queries = std::min(at_once, rows) * int64_t{s.key};  // of a pass
-    const int32_t idle = is_mma ? 0 : turns(queries) - turns(queries - (kConsumers - 32)),
-                  each = group <= kKnownHeads ? 1 : 2;
-    all += loads(std::max(0, opening - idle * each));
-    for (int32_t row0 = 0; row0 < rows; row0 += at_once) {
-      const int32_t count = std::min(at_once, rows - row0);
-      const int32_t newest = item.position + (row0 + count - 1) / group,
-                    oldest = window > 0 ? item.position + row0 / group - window + 1 : 0,
-                    end = std::min(begin + keys, newest + 1);
-      int32_t first = begin, blocks = 0, all_keys = 0;  // of the warp that has the most; of all
-      for (int32_t own = begin; own < begin + kAttentionBlock; own += 32) {
-        int32_t from = own;
-        while (from + 32 <= oldest) from += kAttentionBlock;
-        const int32_t turns_of = up(std::max(0, end - from), kAttentionBlock);
-        if (turns_of > blocks) first = from, blocks = turns_of;
-        all_keys += turns_of * 32;
-      }
-      const int32_t last_keys = std::min(32, end - first - (blocks - 1) * kAttentionBlock);
-      // A sequence's keys come from memory for its first rows, and from L2 for others.
-      const bool is_far = row0 == 0 && !is_behind_another(t, tile.item);
-      const bool knows_page = row0 == 0 && (first + 31) / page_size - first / page_size < kKnownPages;
-      const AttentionPass pass{
-          s,         count, all_keys, blocks, last_keys, is_far, has_slopes, has_sinks, group <= kKnownHeads,
-          knows_page};
-      all += by_strips ? strip_rows(pass)
-             : is_mma  ? mma_rows(pass, strips, t.machine().moves_registers(), t.machine().tiles.scratch)
-                       : fma_rows(pass);
-      if (is_far)
-        all.bytes +=
-            int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
-    }
-    if (by_strips) all += barriers(1);
-    if (splits.count() > 1) all += join_splits(s, rows, splits.count(), tile.split == splits.last, has_sinks);
-  }
-  return all;
 }
 
 // ---- elements and messages: bodies/pointwise.h, bodies/exchange.h, bodies/shares.h
@@ -588,7 +342,7 @@ Share share_of(const StepTables& t, const Instance& i, const Lineup& line, int32
 
 Work prepare_work(const StepTables& t, const Instance& i, Tiles tiles) {
   if (is_product(code_of(t, i))) return ProductWork(t, i).prepare_work();
-  return code_of(t, i) == OpCode::kAttention && tiles.first < tiles.last ? open_ahead(t, i, tiles) : Work{};
+  return code_of(t, i) == OpCode::kAttention && tiles.first < tiles.last ? opened_ahead(t, i, tiles) : Work{};
 }
 
 Work instance_work(const StepTables& t, const Instance& i, int32_t processor, int32_t last) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "engine/cuda/cost/work.h"
+#include "engine/program/kv_codec.h"
+#include "engine/program/unroll.h"
 
 namespace ark::cuda::cost {
 
@@ -48,5 +50,18 @@ inline Work at_once(int32_t count, int64_t elements, bool far = false) {
   w.cycles = rounds * kLoopTurn + turns(elements) * 20.0;
   return w;
 }
+
+// Of an instance's operand number `pages`: how its keys or values are stored; how many a lane stores, or loads of a
+// value, at once.
+inline KvFormat kv_format(const StepTables& t, const Instance& i, std::size_t pages) {
+  const Program& p = t.program();
+  const Phase& phase = p.phases[i.phase];
+  return kv_codec_of(p.buffers[resolve(p, phase, phase.operands[pages], i.trip)].dtype)->format;
+}
+inline int32_t elements_at_once(const KvFormat& format) { return 32 / format.bits; }
+
+// Of attention's tiles: what warps do before the wait, and behind it (attention_work.cc).
+Work opened_ahead(const StepTables& t, const Instance& i, Tiles tiles);
+Work attention(const StepTables& t, const Instance& i, Tiles tiles);
 
 }  // namespace ark::cuda::cost

@@ -20,6 +20,7 @@ struct AttentionCase {
   int32_t length = 90;
   float size = 1;            // of q
   int32_t most_tokens = 64;  // of a step
+  int32_t processors = 0;    // 0: some
 };
 
 // Queries, keys and values are rows of tables, by the token's id; a row's logits are its attention's numbers.
@@ -166,7 +167,9 @@ RunnerSetup setup_of(const AttentionCase& c) {
   setup.kv_dtype = c.kv;
   setup.options.gpu = test_gpu({});
   // So few that prompts' items are as large as they may be, on a GPU, too.
-  setup.options.device.processors = c.most_tokens > 64 ? 2 : test_processors();
+  setup.options.device.processors = c.processors > 0     ? c.processors
+                                    : c.most_tokens > 64 ? 2
+                                                         : test_processors();
   setup.options.step_deadline = std::chrono::seconds(60);
   return setup;
 }
@@ -216,7 +219,7 @@ constexpr AttentionCase kCases[] = {
     {2, 1, 128, 128, DType::kBF16, 50, 0, true},
     {2, 2, 256, 256, DType::kF16, 0, 0, false, true},
     {4, 2, 72, 200, DType::kBF16},
-    {4, 1, 128, 64},  // two strips of rows, and no room to merge whole chunks
+    {4, 1, 128, 64},
     {4, 1, 96, 64, DType::kF16, 0, 2.5},
     {17, 1, 40, 16},
     {4, 1, 64, 64, DType::kF16, 60, 0, true, true,
@@ -234,6 +237,12 @@ constexpr AttentionCase kCases[] = {
     {18, 1, 40, 32, DType::kF16, 45, 0, false, true, 130},
     {4, 4, 24, 16, DType::kBF16, 300, 0, true, true, 700, 1, 256},
     {4, 1, 16, 16, DType::kF16, 0, 0, false, true, 4180, 1, 1024},
+    // Tiles taken at once: by fours, in splits, some idle, others with rows that see no key of a split; as many as have
+    // room; by twos; and one, whose rows have no room for whole values.
+    {8, 8, 64, 64, DType::kF16, 60, 0, true, true, 600, 1, 64, 1},
+    {12, 6, 128, 128, DType::kBF16, 0, 0, false, true, 300, 1, 64, 1},
+    {12, 2, 40, 24, DType::kF16, 0, 0, false, false, 90, 1, 64, 1},
+    {16, 1, 128, 128, DType::kBF16, 0, 0, false, true, 300},
     {4, 2, 12, 20, DType::kF16, 9, 0, true, true},  // by multiply-adds: no eight elements
     {4, 2, 64, 64, DType::kF32, 0, 2.0, false, true},
 };
