@@ -38,8 +38,7 @@ bool normalize(Rewrite& r, const Node& node, const Rows& x) {
 }
 
 bool reduce(Rewrite& r, const Node& node, const Rows& x) {
-  if (node.inputs.size() > 1 && node.inputs[1] != kNoValue)
-    refuse(node, "reduces along axes that depend on data");
+  if (node.input(1) != kNoValue) refuse(node, "reduces along axes that depend on data");
   std::vector<int64_t> axes = node.attributes.get_or(key::kAxes, {});
   if (axes.empty()) {
     if (node.attributes.get_or(key::kNoopWithEmptyAxes, 0)) return false;

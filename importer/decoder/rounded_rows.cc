@@ -56,9 +56,7 @@ class Products {
     return {maker->inputs[0], maker->outputs[1]};
   }
 
-  static ValueId zero(const Node& integer, std::size_t i) {
-    return i + 2 < integer.inputs.size() ? integer.inputs[i + 2] : kNoValue;
-  }
+  static ValueId zero(const Node& integer, std::size_t i) { return integer.input(i + 2); }
 
   // The one reader of a value, if it is an `op`.
   NodeId reader(ValueId value, Op op) const {

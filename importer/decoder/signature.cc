@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/ir/attention_operands.h"
 #include "importer/decoder.h"
 #include "importer/decoder/limits.h"
 #include "importer/decoder/static_caches.h"
@@ -90,11 +91,11 @@ std::set<std::size_t> Finder::caches_behind(ValueId start) const {
     const Node* node = graph_.producer(id);
     if (!node) continue;
     if (node->op == Op::kAttention) {
-      for (std::size_t i = 1; i < 3; ++i)
-        if (node->outputs.size() > i && node->outputs[i] == id && node->inputs.size() > 3 + i) {
-          visit(node->inputs[3 + i]);
-          if (node->inputs[3 + i] == kNoValue) visit(node->inputs[i]);
-        }
+      using namespace attention;
+      for (const auto& [present, past, fresh] :
+           {std::tuple(kPresentK, kPastK, kK), std::tuple(kPresentV, kPastV, kV)})
+        if (node->output(present) == id)
+          visit(node->input(past) != kNoValue ? node->input(past) : node->input(fresh));
     } else if (node->op == Op::kConcat) {
       for (const ValueId in : node->inputs) visit(in);
     } else if (input_reach::only_moves(node->op)) {
