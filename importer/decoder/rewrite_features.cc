@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "base/ir/rowwise_host.h"
 #include "importer/decoder/rewrite.h"
