@@ -8,9 +8,7 @@
 namespace ark::shape_rules {
 namespace {
 
-// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?, total?, sinks?)
-// -> (y, present_k?, present_v?)
-void attention(Context& c) {
+void check_attention(Context& c) {
   using enum attention::Operand;
   const DType type = c.dtype(kQ);
   for (const std::size_t i : {kQ, kK, kV, kPastK, kPastV})
@@ -26,6 +24,14 @@ void attention(Context& c) {
   if (c.attributes().get_or(key::kEvicts, 0) &&
       !(c.attributes().get_or(key::kWindow, 0) > 0 && c.has(kPastK) && c.has(kLengths) && c.has(kTotal)))
     c.fail("keeps a cache of the window only, but has no window, past, lengths or total");
+}
+
+// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?, total?, sinks?)
+// -> (y, present_k?, present_v?)
+void attention(Context& c) {
+  using enum attention::Operand;
+  check_attention(c);
+  const DType type = c.dtype(kQ);
   if (!c.shape(kQ) || !c.shape(kK) || !c.shape(kV)) {
     for (std::size_t i = 0; i < attention::kResults; ++i) c.out(i, type, std::nullopt);
     return;
