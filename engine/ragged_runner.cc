@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/index.h"
-#include "base/ir/keys.h"
 #include "dma/message.h"
 #include "dma/preflight.h"
 #include "dma/transports.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ir/attention_operands.h"
 #include "base/ir/keys.h"
 
 namespace ark::input_reach {
@@ -91,8 +92,7 @@ bool scores_tokens(const Graph& graph) {
 bool makes_angles(const Graph& graph, const Readers& readers, ValueId start) {
   bool found = false;
   walk(graph, readers, start, [&](const Node& node, ValueId id) {
-    if (node.op == Op::kCos || node.op == Op::kSin ||
-        (node.op == Op::kRotary && node.inputs.size() > 3 && node.inputs[3] == id))
+    if (node.op == Op::kCos || node.op == Op::kSin || (node.op == Op::kRotary && node.input(3) == id))
       found = true;
     return !found && (only_moves(node.op) || (node.op == Op::kRange && node.inputs[0] == id) ||
                       is_one_of(node.op, {Op::kMul, Op::kMatMul, Op::kDiv, Op::kAdd, Op::kEinsum}));
@@ -129,7 +129,6 @@ bool begins_range(const Graph& graph, const Readers& readers, ValueId start) {
 }
 
 std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers, ValueId id) {
-  constexpr std::size_t kLengths = 6, kTotal = 7;  // of Op::kAttention
   constexpr int kMostHops = 32;
   std::vector<std::pair<ValueId, int64_t>> work{{id, 0}};
   for (int hops = 0; !work.empty() && hops < kMostHops; ++hops) {
@@ -137,8 +136,9 @@ std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers,
     work.pop_back();
     for (const NodeId reader : readers[value]) {
       const Node& node = graph.node(reader);
-      for (const std::size_t i : {kLengths, kTotal})
-        if (node.op == Op::kAttention && node.inputs.size() > i && node.inputs[i] == value) return offset;
+      if (node.op == Op::kAttention &&
+          (node.input(attention::kLengths) == value || node.input(attention::kTotal) == value))
+        return offset;
       if (node.outputs[0] == kNoValue) continue;
       if (node.op == Op::kIdentity || node.op == Op::kCast || node.op == Op::kReshape) {
         work.emplace_back(node.outputs[0], offset);

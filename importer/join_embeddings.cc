@@ -16,7 +16,7 @@ constexpr const char* kStem = "embed_tokens";
 // Of the function that the joined file becomes: its operators keep their versions, and its names their scope.
 constexpr const char* kDomain = "ark.joined";
 
-ValueInfo* find(std::vector<ValueInfo>& values, const std::string& name) {
+const ValueInfo* find(const std::vector<ValueInfo>& values, const std::string& name) {
   const auto found = std::ranges::find(values, name, &ValueInfo::name);
   return found == values.end() ? nullptr : &*found;
 }
@@ -77,29 +77,47 @@ std::optional<fs::path> embeddings_beside(const fs::path& model) {
   return folder / (kStem + *best + ".onnx");
 }
 
-void join_embeddings(Model& model, const fs::path& file, const Limits& limits) {
-  Graph& graph = model.graph;
+namespace {
+
+// A file beside a model, which makes of `ids` what the model takes.
+struct Pieces {
+  fs::path file;
+  Model model;
+  std::vector<ValueInfo> ids, made;
+};
+
+std::optional<Pieces> pieces_beside(const fs::path& file, const Graph& graph, const Limits& limits) {
   const auto takes_rows = [](const ValueInfo& in) {
     return is_tensor_of(in, false) && in.type.dims.size() == 3;
   };
   std::error_code error;
-  if (std::ranges::none_of(graph.inputs, takes_rows) || fs::is_directory(file, error)) return;
+  if (std::ranges::none_of(graph.inputs, takes_rows) || fs::is_directory(file, error)) return std::nullopt;
   const auto beside = embeddings_beside(file);
   // Not where external data might not lie either.
-  if (!beside || !stamp_now(file, beside->filename().string())) return;
-  Model pieces = parse_model(*beside, limits);
-  Graph& lookup = pieces.graph;
-  std::vector<ValueInfo> made;
+  if (!beside || !stamp_now(file, beside->filename().string())) return std::nullopt;
+  Pieces pieces{*beside, parse_model(*beside, limits), {}, {}};
+  const Graph& lookup = pieces.model.graph;
   for (const ValueInfo& out : lookup.outputs)
     if (const ValueInfo* in = find(graph.inputs, out.name);
-        in && is_tensor_of(*in, false) && is_tensor_of(out, false) && !find(made, out.name))
-      made.push_back(out);
-  std::vector<ValueInfo> ids = lookup.inputs;
-  std::erase_if(ids, [&](const ValueInfo& in) { return is_initialized(lookup, in.name); });
+        in && is_tensor_of(*in, false) && is_tensor_of(out, false) && !find(pieces.made, out.name))
+      pieces.made.push_back(out);
+  pieces.ids = lookup.inputs;
+  std::erase_if(pieces.ids, [&](const ValueInfo& in) { return is_initialized(lookup, in.name); });
   // What also takes rows of pictures needs them.
-  if (made.empty() || !std::ranges::all_of(ids, [](const ValueInfo& in) { return is_tensor_of(in, true); }))
-    return;
+  if (pieces.made.empty() ||
+      !std::ranges::all_of(pieces.ids, [](const ValueInfo& in) { return is_tensor_of(in, true); }))
+    return std::nullopt;
+  return pieces;
+}
 
+}  // namespace
+
+void join_embeddings(Model& model, const fs::path& file, const Limits& limits) {
+  Graph& graph = model.graph;
+  std::optional<Pieces> found = pieces_beside(file, graph, limits);
+  if (!found) return;
+  auto& [beside, pieces, ids, made] = *found;
+  Graph& lookup = pieces.graph;
   Function whole{.name = kStem, .domain = kDomain, .nodes = std::move(lookup.nodes), .opsets = pieces.opsets};
   Node call{.name = kStem, .op_type = kStem, .domain = kDomain};
   for (const ValueInfo& in : ids) {
@@ -115,7 +133,7 @@ void join_embeddings(Model& model, const fs::path& file, const Limits& limits) {
   std::vector<Node> first;
   for (const ValueInfo& out : made) {
     const ValueInfo taken = *find(graph.inputs, out.name);
-    check_widths(out, taken, *beside, file);
+    check_widths(out, taken, beside, file);
     for (ValueInfo& in : ids) take_sizes(in.type, taken.type);
     std::erase_if(graph.inputs, [&](const ValueInfo& in) { return in.name == out.name; });
     whole.outputs.push_back(out.name);
@@ -132,7 +150,7 @@ void join_embeddings(Model& model, const fs::path& file, const Limits& limits) {
   model.functions.insert(model.functions.end(), std::make_move_iterator(pieces.functions.begin()),
                          std::make_move_iterator(pieces.functions.end()));
   for (SourceFile& part : pieces.files)
-    model.files.push_back({part.location.empty() ? beside->filename().string() : part.location, part.stamp});
+    model.files.push_back({part.location.empty() ? beside.filename().string() : part.location, part.stamp});
 }
 
 }  // namespace ark::onnx

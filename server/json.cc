@@ -1,5 +1,6 @@
 #include "server/json.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace ark {
@@ -8,12 +9,10 @@ namespace ark {
 std::string why_too_large(std::string_view text, const JsonLimits& limits) {
   std::vector<std::size_t> members;  // by depth: colons seen
   std::size_t values = 1;
-  bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    if (c == '"' || in_string) {  // most of a text: no limit is near
-      if (c == '"') in_string = !in_string;
-      i += c == '\\';
+    if (c == '"') {  // most of a text: no limit is near
+      i = end_of_string(text, i) - 1;
       continue;
     }
     if (c == '{' || c == '[')
@@ -54,14 +53,18 @@ std::string to_text(const Json& json, int indent, bool ascii) {
   return json.dump(indent, ' ', ascii, Json::error_handler_t::replace);
 }
 
+std::size_t end_of_string(std::string_view json, std::size_t begin) {
+  std::size_t at = begin + 1;
+  while (at < json.size() && json[at] != '"') at += json[at] == '\\' ? 2 : 1;
+  return std::min(at + 1, json.size());
+}
+
 std::string compact_text(std::string_view json) {
+  constexpr std::string_view kBlanks = " \t\r\n";
   std::string out;
-  bool in_string = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (c == '"') in_string = !in_string;
-    if (in_string || (c != ' ' && c != '\t' && c != '\r' && c != '\n')) out += c;
-    if (in_string && c == '\\' && ++i < json.size()) out += json[i];
+  for (std::size_t i = 0, end = 0; i < json.size(); i = end) {
+    end = json[i] == '"' ? end_of_string(json, i) : i + 1;
+    if (kBlanks.find(json[i]) == kBlanks.npos) out += json.substr(i, end - i);
   }
   return out;
 }

@@ -36,6 +36,8 @@ Json parse_json_or_discard(std::string_view text);  // is_discarded() where the 
 // On one line, or indented by `indent` blanks a level; strings that are not UTF-8 get U+FFFD. `ascii`: what is
 // beyond it is written as \uXXXX.
 std::string to_text(const Json& json, int indent = -1, bool ascii = false);
+// Where the string ends whose quote stands at `begin`: behind its other quote, or at the end of a text that lacks it.
+std::size_t end_of_string(std::string_view json, std::size_t begin);
 // JSON as it is written, but for the blanks between its parts: numbers that no 64 bits hold stay what they are.
 std::string compact_text(std::string_view json);
 

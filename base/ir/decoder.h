@@ -23,7 +23,7 @@ struct CacheSpec {
 };
 
 // How a plain decoder graph is driven with explicit past and present: roles of its inputs and outputs, derived from
-// edges, shapes and, last, names. Found also for graphs that are not row-wise (PlainDecoder needs only this).
+// edges, shapes and, last, names. Found also for graphs that are not row-wise (PlainRunner needs only this).
 struct DecoderSignature {
   struct Cache {
     std::size_t input, output;      // indices into Graph::inputs / outputs

@@ -44,6 +44,10 @@ struct Node {
   Attributes attributes;
   std::vector<std::shared_ptr<Graph>> subgraphs;  // If: then, else; Loop, Scan: body
   bool removed = false;
+
+  // kNoValue where there is none, also behind the last.
+  ValueId input(std::size_t i) const { return i < inputs.size() ? inputs[i] : kNoValue; }
+  ValueId output(std::size_t i) const { return i < outputs.size() ? outputs[i] : kNoValue; }
 };
 
 struct Graph {

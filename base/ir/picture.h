@@ -1,5 +1,5 @@
 // A drawing of a graph or a program, for people: boxes coloured by operator family in nested groups, edges between
-// them, and what each family weighs. Made by graph_picture.h and engine/program/picture.h, drawn by dot() and by
+// them, and what each family weighs. Made by graph_picture.h and server/tools/program_picture.h, drawn by dot() and by
 // ark-inspect's page.
 #pragma once
 

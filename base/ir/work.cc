@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/ir/attention_operands.h"
 #include "base/ir/einsum.h"
 #include "base/ir/keys.h"
 
@@ -118,8 +119,9 @@ double work_of(const KernelCall& call) {
     case Op::kLrn:
       return kElement * o.out() * std::min(static_cast<double>(a.get_or(key::kSize, 1)), o.size(0, 1));
     case Op::kAttention: {  // all keys and values of a head are widened once for its queries
-      const double keys = o.size(1, 2) + o.size(4, 2);
-      return o.size(0, 0) * o.size(0, 1) * (o.size(0, 2) + 2) * keys * (o.size(0, 3) + o.size(2, 3));
+      using namespace attention;
+      const double keys = o.size(kK, 2) + o.size(kPastK, 2);
+      return o.size(kQ, 0) * o.size(kQ, 1) * (o.size(kQ, 2) + 2) * keys * (o.size(kQ, 3) + o.size(kV, 3));
     }
     case Op::kRnn:
     case Op::kGru:

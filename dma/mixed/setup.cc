@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/error.h"
 #include "dma/blob.h"
 
 namespace ark::dma {

@@ -12,7 +12,6 @@
 #include "engine/cuda/rank_parts.h"
 #include "engine/cuda/x_parts.h"
 #include "engine/program/program.h"
-#include "engine/program/unroll.h"
 
 namespace ark::cuda {
 

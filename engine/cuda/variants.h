@@ -9,7 +9,6 @@
 #include "engine/cuda/appended.h"
 #include "engine/cuda/x_parts.h"
 #include "engine/program/program.h"
-#include "engine/run/weight_store.h"
 
 namespace ark::cuda {
 

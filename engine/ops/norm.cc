@@ -14,7 +14,6 @@ void lower_norm(Lowering& l, const Node& node) {
   const bool over_last = node.attributes.get(key::kAxis) + 1 == rank_of(graph, node.inputs[0]);
   const bool only_y = node.outputs.size() == 1 || std::all_of(node.outputs.begin() + 1, node.outputs.end(),
                                                               [](ValueId v) { return v == kNoValue; });
-  const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
   // The kernel's: scale and bias are stored, one for each element of a row.
   const auto fits = [&](ValueId id) {
     if (id == kNoValue) return true;
@@ -22,13 +21,13 @@ void lower_norm(Lowering& l, const Node& node) {
     return c && c->dims.size() == 1 && graph.value(node.inputs[0]).shape->back().is_constant(c->dims[0]);
   };
   if (!l.is_decoder() || !over_last || !only_y || graph.value(node.inputs[0]).dtype != DType::kF32 ||
-      !fits(input(1)) || !fits(input(2)) || !(node.attributes.get(key::kEpsilon) >= 0))
+      !fits(node.input(1)) || !fits(node.input(2)) || !(node.attributes.get(key::kEpsilon) >= 0))
     return l.emit_generic(node);
   Variant variant{.code = OpCode::kNorm};
   variant.attributes.set(key::kRms, int64_t{node.op == Op::kRmsNorm});
   variant.attributes.set(key::kEpsilon, node.attributes.get(key::kEpsilon));
   l.emit(node.name, variant,
-         {l.read(node.inputs[0]), l.read(input(1)), l.read(input(2)), l.write(node.outputs[0])});
+         {l.read(node.inputs[0]), l.read(node.input(1)), l.read(node.input(2)), l.write(node.outputs[0])});
 }
 
 void lower_rowwise(Lowering& l, const Node& node) {

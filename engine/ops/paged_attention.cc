@@ -30,7 +30,6 @@ std::vector<int64_t> head_map(Lowering& l, const Node& node) {
 }
 
 void lower_paged_attention(Lowering& l, const Node& node) {
-  const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
   const int64_t cache = node.attributes.get(key::kCache);
   const Shape k = l.local_shape(node.inputs[1]);
   const int64_t kv_heads = *k[1].constant();
@@ -51,9 +50,9 @@ void lower_paged_attention(Lowering& l, const Node& node) {
   variant.attributes.set(key::kWindow, node.attributes.get_or(key::kWindow, 0));
   variant.attributes.set(key::kSoftcap, node.attributes.get_or(key::kSoftcap, 0));
   variant.attributes.set(key::kHeadMap, head_map(l, node));
-  l.emit(
-      node.name, variant,
-      {l.read(node.inputs[0]), keys, values, l.read(input(3)), l.read(input(4)), l.write(node.outputs[0])});
+  l.emit(node.name, variant,
+         {l.read(node.inputs[0]), keys, values, l.read(node.input(3)), l.read(node.input(4)),
+          l.write(node.outputs[0])});
 }
 
 }  // namespace

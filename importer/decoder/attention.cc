@@ -3,7 +3,6 @@
 #include <deque>
 #include <set>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "importer/decoder/linear_forms.h"
 #include "importer/decoder/rewrite.h"

@@ -84,11 +84,7 @@ class ExpertLoops {
     if (const Node* fill = made_by(graph_, id, Op::kConstantOfShape))
       return fill->attributes.has(key::kValue) && fill->attributes.get(key::kValue).real(0) == 0;
     const ConstantPtr& c = graph_.value(id).constant;
-    if (!c || !c->is_small()) return false;
-    const Tensor t = materialise(*c);
-    for (int64_t i = 0; i < t.size(); ++i)
-      if (t.real(i) != 0) return false;
-    return true;
+    return c && c->is_small() && passes::is_all(*c, 0);
   }
 
   std::optional<int64_t> integer(ValueId id) const {

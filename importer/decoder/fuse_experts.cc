@@ -2,9 +2,9 @@
 // the chosen ones, which copy and read nothing else.
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "importer/decoder/cleanup.h"
+#include "importer/passes/match.h"
 
 namespace ark::decoder {
 namespace {
@@ -164,11 +164,7 @@ class ExpertFuser {
   bool is_zero(ValueId id) const {
     if (const Node* expand = made_by(id, Op::kExpand)) id = expand->inputs[0];
     const ConstantPtr c = constant(id);
-    if (!c || !c->is_small()) return false;
-    const Tensor t = materialise(*c);
-    for (int64_t i = 0; i < t.size(); ++i)
-      if (t.real(i) != 0) return false;
-    return true;
+    return c && c->is_small() && passes::is_all(*c, 0);
   }
 
   // Places of a router's best, all different.

@@ -1,6 +1,5 @@
 #include <map>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "importer/decoder/cleanup.h"
 #include "importer/decoder/linear_forms.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 
 namespace ark::decoder {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "importer/op_importer.h"
 

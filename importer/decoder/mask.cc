@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
 #include "importer/decoder/part_probe.h"
 #include "importer/decoder/refusal.h"
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "importer/fold.h"
 

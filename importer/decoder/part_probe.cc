@@ -166,9 +166,9 @@ std::optional<Tensor> PartProbe::through(const Node& node, const Step& step, con
     }
     case Op::kTrilu: {  // row and column count from the corner of the part
       if (rank < 2) return std::nullopt;
-      const bool given = node.inputs.size() > 1 && node.inputs[1] != kNoValue;
-      const int64_t k =
-          given ? probe_.value(node.inputs[1], step).integer(0) : node.attributes.get_or(key::kDiagonal, 0);
+      const ValueId given = node.input(1);
+      const int64_t k = given != kNoValue ? probe_.value(given, step).integer(0)
+                                          : node.attributes.get_or(key::kDiagonal, 0);
       return run(node, {part(node.inputs[0], step, box)},
                  {{key::kUpper, node.attributes.get_or(key::kUpper, 1)},
                   {key::kDiagonal, k + box.begin[rank - 2] - box.begin[rank - 1]}});

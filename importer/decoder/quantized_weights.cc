@@ -5,6 +5,7 @@
 #include "base/ir/keys.h"
 #include "base/ir/quantized.h"
 #include "importer/fold.h"
+#include "importer/passes/match.h"
 
 namespace ark::decoder {
 namespace {
@@ -54,13 +55,6 @@ const std::vector<int64_t> kTurned{1, 0};
 
 ConstantPtr turned(const ConstantPtr& c) { return c && c->dims.size() == 2 ? transposed(c, kTurned) : c; }
 
-bool is_zero(const Constant& c) {
-  const Tensor t = materialise(c);
-  for (int64_t i = 0; i < t.size(); ++i)
-    if (t.real(i) != 0) return false;
-  return true;
-}
-
 // One scale for all, for each row or column (of `axis`), or for each block along the axis.
 ConstantPtr dequantized(const Graph& graph, const Node& node) {
   ConstantPtr x = input(graph, node, 0), scales = scales_of(graph, node), zeros = input(graph, node, 2);
@@ -70,7 +64,7 @@ ConstantPtr dequantized(const Graph& graph, const Node& node) {
   if (zeros && ((zeros->size() != 1 || scales->size() != 1) && zeros->dims != scales->dims)) return nullptr;
   if (zeros && zeros->dtype != x->dtype) return nullptr;
   if (zeros && is_floating(x->dtype)) {  // the standard has no others
-    if (!is_zero(*zeros)) return nullptr;
+    if (!passes::is_all(*zeros, 0)) return nullptr;
     zeros = nullptr;
   }
   int64_t axis = node.attributes.get(key::kAxis);

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "base/ir/rowwise_host.h"
 #include "importer/decoder/rewrite.h"
@@ -38,8 +37,7 @@ bool normalize(Rewrite& r, const Node& node, const Rows& x) {
 }
 
 bool reduce(Rewrite& r, const Node& node, const Rows& x) {
-  if (node.inputs.size() > 1 && node.inputs[1] != kNoValue)
-    refuse(node, "reduces along axes that depend on data");
+  if (node.input(1) != kNoValue) refuse(node, "reduces along axes that depend on data");
   std::vector<int64_t> axes = node.attributes.get_or(key::kAxes, {});
   if (axes.empty()) {
     if (node.attributes.get_or(key::kNoopWithEmptyAxes, 0)) return false;

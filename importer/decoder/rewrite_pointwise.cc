@@ -1,9 +1,9 @@
 // Elementwise nodes over rows.
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "importer/decoder/rewrite.h"
+#include "importer/passes/match.h"
 
 namespace ark::decoder {
 namespace {
@@ -67,14 +67,10 @@ void unify_types(Rewrite& r, std::vector<ValueId>& values, std::size_t first) {
   }
 }
 
-// a where a and b are all ones / zeros: `x * mask` of unpadded tokens.
-bool is_all(const Rewrite& r, ValueId id, double value) {
+// As in `x * mask` of unpadded tokens.
+bool are_ones(const Rewrite& r, ValueId id) {
   const ConstantPtr& c = r.out.graph.value(id).constant;
-  if (!c || !c->is_small()) return false;
-  const Tensor t = materialise(*c);
-  for (int64_t i = 0; i < t.size(); ++i)
-    if (t.real(i) != value) return false;
-  return t.size() > 0;
+  return c && c->is_small() && c->size() > 0 && passes::is_all(*c, 1);
 }
 
 }  // namespace
@@ -111,7 +107,7 @@ bool rewrite_pointwise(Rewrite& r, const Node& node) {
     return true;
   }
   const bool constant_factor =
-      node.op == Op::kMul && r.out.dims(inputs[0]) != Dims{} && is_all(r, inputs[1], 1);
+      node.op == Op::kMul && r.out.dims(inputs[0]) != Dims{} && are_ones(r, inputs[1]);
   if (constant_factor && token_dims(layout) == r.out.dims(inputs[0])) {
     r.set(out, Rows{layout, inputs[0], last});
     return true;

@@ -42,8 +42,6 @@ ConstantPtr weight(Rewrite& r, const Node& node, ValueId id, std::size_t axes) {
   return c;
 }
 
-ValueId input(const Node& node, std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; }
-
 Attributes product_attributes(const Node& node, bool trans_a, bool trans_b) {
   Attributes attributes;
   if (node.attributes.has(key::kAccuracyLevel))
@@ -195,7 +193,7 @@ bool times_nbits(Rewrite& r, const Node& node) {
   y.layout.back() = feature_axis(node.attributes.get(key::kN));
   if (const ConstantPtr w = r.quantized(node)) {
     y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(node, false, true));
-    if (const ValueId id = input(node, 5); id != kNoValue) {
+    if (const ValueId id = node.input(5); id != kNoValue) {
       const Rows bias = r.operand(node, id, y.layout);
       y.tokens = r.out.emit(Op::kAdd, {y.tokens, r.conform(bias, y.layout)});
     }
@@ -249,7 +247,7 @@ bool rotary(Rewrite& r, const Node& node) {
   const Rows x = *found;
   const std::size_t rank = x.layout.size();
   need_features(node, x, rank - 1);
-  if (node.inputs.size() < 4 || node.inputs[3] == kNoValue) refuse(node, "has no positions");
+  if (node.input(3) == kNoValue) refuse(node, "has no positions");
   Layout tokens = x.layout;  // that positions broadcast to
   const int64_t head = node.attributes.get_or(key::kHeadAxis, -2);
   tokens.erase(tokens.begin() + (head < 0 ? head + static_cast<int64_t>(rank) : head));

@@ -1,7 +1,7 @@
 // From query-key products to the product with the values: what happens to attention scores on the way.
 #include <algorithm>
 
-#include "base/error.h"
+#include "base/ir/attention_operands.h"
 #include "base/ir/keys.h"
 #include "importer/decoder/rewrite.h"
 
@@ -180,9 +180,7 @@ void pointwise(Rewrite& r, const Node& node) {
       step.other = others[0];
       break;
     case Op::kClip:
-      if (node.inputs.size() < 2 || node.inputs[1] == kNoValue ||
-          (node.inputs.size() > 2 && node.inputs[2] != kNoValue))
-        refuse(node, "clips attention scores");
+      if (node.input(1) == kNoValue || node.input(2) != kNoValue) refuse(node, "clips attention scores");
       step.op = Op::kMax;
       step.other = node.inputs[1];
       break;
@@ -290,14 +288,13 @@ void add_operator_steps(Rewrite& r, const Node& node, Scores& s) {
     step(Op::kTanh, 1);
     step(Op::kMul, cap);
   }
-  const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
-  if (const ValueId bias = input(3); bias != kNoValue) {
+  if (const ValueId bias = node.input(attention::kBias); bias != kNoValue) {
     if (!r.is_free(bias)) refuse(node, "adds a bias that depends on tokens");
     const bool selects = r.plain.value(bias).dtype == DType::kBool;
     s.steps.push_back(
         {.op = selects ? Op::kWhere : Op::kAdd, .node = &node, .layout = s.layout, .other = bias});
   }
-  if (const ValueId sinks = input(8); sinks != kNoValue) {
+  if (const ValueId sinks = node.input(attention::kSinks); sinks != kNoValue) {
     const ConstantPtr given = r.is_free(sinks) ? r.constant(sinks) : nullptr;
     if (!given) refuse(node, "has sinks that are no constants");
     const Tensor t = materialise(*given);
@@ -308,8 +305,8 @@ void add_operator_steps(Rewrite& r, const Node& node, Scores& s) {
     s.steps.push_back({.op = Op::kAttention,
                        .node = &node,
                        .layout = s.layout,
-                       .other = input(6),
-                       .scores_first = input(4) != kNoValue,
+                       .other = node.input(attention::kLengths),
+                       .scores_first = node.input(attention::kPastK) != kNoValue,
                        .window = window});
   } else if (window) {
     refuse(node, "has a window without being causal");
@@ -317,27 +314,25 @@ void add_operator_steps(Rewrite& r, const Node& node, Scores& s) {
   s.normalized = true;
 }
 
-// (q, k, v, bias?, past_k?, past_v?, lengths?, total?), the first six [batch, heads, tokens, dim].
 void attention_operator(Rewrite& r, const Node& node) {
+  using namespace attention;
   const auto rows_of = [&](std::size_t i) {
-    const Rows* x = i < node.inputs.size() ? r.rows(node.inputs[i]) : nullptr;
+    const Rows* x = node.input(i) != kNoValue ? r.rows(node.inputs[i]) : nullptr;
     if (!x || x->last)
       refuse(node, "attends with an operand " + std::to_string(i) + " that is no value of tokens");
     return *x;
   };
   for (const Step& asked : {Step{1, 2, 3}, Step{1, 1, 7}}) {
     const Step step = r.probe.possible(asked);
-    if (node.inputs.size() > 7 && node.inputs[7] != kNoValue &&
-        r.probe.value(node.inputs[7], step).integer(0) != step.total())
+    if (node.input(kTotal) != kNoValue && r.probe.value(node.inputs[kTotal], step).integer(0) != step.total())
       refuse(node, "counts other keys than those of past and new tokens");
   }
-  const Rows q = rows_of(0);
+  const Rows q = rows_of(kQ);
   Rows context[2];
-  for (std::size_t i = 0; i < 2; ++i) {
-    Rows x = rows_of(1 + i);
-    const bool past = node.inputs.size() > 4 + i && node.inputs[4 + i] != kNoValue;
-    if (past) x = join_past(r, node, rows_of(4 + i), x, 2);
-    r.set(1 + i < node.outputs.size() ? node.outputs[1 + i] : kNoValue, x);
+  for (std::size_t i = 0; i < 2; ++i) {  // keys, then values
+    Rows x = rows_of(kK + i);
+    if (node.input(kPastK + i) != kNoValue) x = join_past(r, node, rows_of(kPastK + i), x, 2);
+    r.set(node.output(kPresentK + i), x);
     if (only(x.layout.at(2), AtomKind::kPast))
       refuse(node, "attends to an input of its own (cross attention)");
     const auto c = as_context(r, x, 2);

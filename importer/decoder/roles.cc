@@ -1,6 +1,7 @@
 #include "importer/decoder/roles.h"
 
 #include "base/error.h"
+#include "base/ir/attention_operands.h"
 #include "base/ir/keys.h"
 #include "importer/decoder/refusal.h"
 #include "importer/decoder/static_caches.h"
@@ -87,8 +88,9 @@ Replacements node_sizes(const Graph& graph) {
           for (std::size_t d = 0; d < a->size(); ++d)
             if (d != axis) bind_equal(map, (*a)[d], (*b)[d]);
     } else if (n.op == Op::kAttention) {
-      for (const std::size_t past : {4, 5})
-        if (const Shape* a = shape(past), *b = shape(past - 3); a && b && a->size() == 4 && b->size() == 4)
+      for (const auto& [past, fresh] :
+           {std::pair(attention::kPastK, attention::kK), {attention::kPastV, attention::kV}})
+        if (const Shape* a = shape(past), *b = shape(fresh); a && b && a->size() == 4 && b->size() == 4)
           for (const std::size_t d : {0, 1, 3}) bind_equal(map, (*a)[d], (*b)[d]);
     }
   }

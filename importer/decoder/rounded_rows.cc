@@ -4,6 +4,7 @@
 
 #include "base/ir/keys.h"
 #include "importer/decoder/quantized_weights.h"
+#include "importer/passes/match.h"
 
 namespace ark::decoder {
 namespace {
@@ -56,9 +57,7 @@ class Products {
     return {maker->inputs[0], maker->outputs[1]};
   }
 
-  static ValueId zero(const Node& integer, std::size_t i) {
-    return i + 2 < integer.inputs.size() ? integer.inputs[i + 2] : kNoValue;
-  }
+  static ValueId zero(const Node& integer, std::size_t i) { return integer.input(i + 2); }
 
   // The one reader of a value, if it is an `op`.
   NodeId reader(ValueId value, Op op) const {
@@ -121,14 +120,6 @@ class Products {
   const std::vector<std::vector<NodeId>> readers_;
 };
 
-// The number in a constant of one element.
-std::optional<double> number(const Graph& graph, const Node& node, std::size_t i) {
-  if (i >= node.inputs.size() || node.inputs[i] == kNoValue) return std::nullopt;
-  const ConstantPtr& c = graph.value(node.inputs[i]).constant;
-  if (!c || c->size() != 1) return std::nullopt;
-  return materialise(*c).real(0);
-}
-
 struct Rounding {
   ValueId x;
   double scale, least, most;  // of the codes without their zero
@@ -139,12 +130,12 @@ std::optional<Rounding> rounding(const Graph& graph, const Node& node) {
   const Node* quantize =
       node.removed || node.op != Op::kDequantizeLinear ? nullptr : graph.producer(node.inputs[0]);
   if (!quantize || quantize->op != Op::kQuantizeLinear) return std::nullopt;
-  const auto scale = number(graph, *quantize, 1);
-  const double zero = number(graph, *quantize, 2).value_or(0);
+  const auto number = [&](const Node* of, std::size_t i) { return passes::number(graph, of->input(i)); };
+  const auto scale = number(quantize, 1);
+  const double zero = number(quantize, 2).value_or(0);
   const DType codes = graph.value(node.inputs[0]).dtype;
-  const bool same = quantize->inputs.size() == node.inputs.size() && scale == number(graph, node, 1) &&
-                    number(graph, *quantize, 2) == number(graph, node, 2) &&
-                    (node.inputs.size() < 3 || number(graph, node, 2)) &&
+  const bool same = quantize->inputs.size() == node.inputs.size() && scale == number(&node, 1) &&
+                    number(quantize, 2) == number(&node, 2) && (node.inputs.size() < 3 || number(&node, 2)) &&
                     node.attributes.get_or(key::kZeroPoint, 0) == 0;
   if (!scale || !same || !is_integer(codes) || bits_of(codes) > 16 ||
       graph.value(quantize->inputs[1]).dtype != DType::kF32 ||

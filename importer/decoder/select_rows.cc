@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
 #include "importer/decoder/cleanup.h"
 #include "importer/op_importer.h"
 

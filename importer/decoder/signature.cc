@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/ir/attention_operands.h"
 #include "importer/decoder.h"
 #include "importer/decoder/limits.h"
 #include "importer/decoder/static_caches.h"
@@ -14,6 +15,9 @@ namespace ark {
 namespace {
 
 using decoder::kExportGrowing;
+
+constexpr int64_t kMostTypes = 16;  // rows of a table of token types; one of positions has more
+constexpr int kNever = -100;        // points of what an input cannot be, however much else speaks for it
 
 bool has_word(const std::string& name, std::initializer_list<const char*> words) {
   std::string lower = name;
@@ -59,7 +63,14 @@ class Finder {
   bool find_logits();
   bool gives_last_only() const;
   void find_lengths();
+  struct Candidate {  // what an input may be, and what speaks for it
+    std::size_t input;
+    int mask = 0, positions = 0, types = 0;
+    bool surely_positions = false;
+  };
+  Candidate candidate(std::size_t input) const;
   void find_others();
+  bool is_by_query(const Shape& mask) const;
   void claim_unread_mask();
   bool is_fixed_cache(std::size_t input) const;
   bool explain(std::string* why) const;
@@ -90,11 +101,11 @@ std::set<std::size_t> Finder::caches_behind(ValueId start) const {
     const Node* node = graph_.producer(id);
     if (!node) continue;
     if (node->op == Op::kAttention) {
-      for (std::size_t i = 1; i < 3; ++i)
-        if (node->outputs.size() > i && node->outputs[i] == id && node->inputs.size() > 3 + i) {
-          visit(node->inputs[3 + i]);
-          if (node->inputs[3 + i] == kNoValue) visit(node->inputs[i]);
-        }
+      using namespace attention;
+      for (const auto& [present, past, fresh] :
+           {std::tuple(kPresentK, kPastK, kK), std::tuple(kPresentV, kPastV, kV)})
+        if (node->output(present) == id)
+          visit(node->input(past) != kNoValue ? node->input(past) : node->input(fresh));
     } else if (node->op == Op::kConcat) {
       for (const ValueId in : node->inputs) visit(in);
     } else if (input_reach::only_moves(node->op)) {
@@ -294,60 +305,59 @@ void Finder::find_lengths() {
                                                       !(shape->front() == tokens)));
     const bool is_past = !offset && is_lone && !found_.caches.empty() &&
                          input_reach::begins_range(graph_, readers_, graph_.inputs[i]) &&
-                         (makes_angles(i) || table_rows(i) > 16);
+                         (makes_angles(i) || table_rows(i) > kMostTypes);
     if (!offset && !is_past) continue;
     found_.lengths.push_back({i, offset.value_or(0), is_past});
     known_[i] = true;
   }
 }
 
-void Finder::find_others() {
+Finder::Candidate Finder::candidate(std::size_t i) const {
   const Shape& ids = *input(found_.ids).shape;
-  struct Candidate {
-    std::size_t input;
-    int mask = 0, positions = 0, types = 0;
-    bool surely_positions = false;
-  };
+  const Value& v = input(i);
+  Candidate c{i};
+  const Shape& shape = *v.shape;
+  const bool like_ids = shape.back() == ids.back(), angles = makes_angles(i);
+  const int64_t rows = table_rows(i);
+  if (!is_integer(v.dtype) && !angles) c.positions = kNever;  // which are made of numbers of any type
+  if (!is_integer(v.dtype) || rank(v) != 2) c.types = kNever;
+  // [batch, new, keys]; what has as many features for each token is an encoder's states.
+  if (rank(v) == 3 && (shape.front().is_constant(3) || shape.back().constant())) c.mask = kNever;
+  if (rank(v) == 4 || (rank(v) == 3 && !shape.front().is_constant(3))) c.positions = kNever;
+  if (rank(v) == 1 &&
+      (like_ids || shape[0] == ids[0] || !has_word(v.name, {"mask"}) || has_word(v.name, {"index", "len"})))
+    c.mask = kNever;
+  // One number beside many tokens is something else.
+  if (rank(v) == 1 && shape[0].is_constant(1) && !like_ids) c.positions = kNever;
+  // As long as tokens; or longer, and cut to them.
+  const input_reach::Parts parts = input_reach::parts_of(graph_, readers_, graph_.inputs[i]);
+  const bool is_of_tokens =
+      like_ids || (!shape.back().constant() && !parts.are_counted &&
+                   (angles || (rows > 0 && rows != table_rows(found_.ids) && parts.are_taken)));
+  if (!found_.caches.empty())
+    c.mask += is_of_tokens ? -4 : 4, c.positions += is_of_tokens ? 2 : -4, c.types += is_of_tokens ? 2 : -4;
+  if (angles) c.positions += 4;
+  if (rows > kMostTypes) c.positions += 3;
+  if (rows > 0 && rows <= kMostTypes) c.types += 3;
+  if (rows == 0 && !angles) c.mask += 2, c.types -= 2;
+  if (has_word(v.name, {"position"})) c.positions += 1;
+  if (has_word(v.name, {"type", "segment"})) c.types += 1;
+  if (has_word(v.name, {"mask"})) c.mask += 1;
+  c.surely_positions =
+      angles || rows > kMostTypes || (rank(v) == 1 && like_ids) || has_word(v.name, {"position"});
+  return c;
+}
+
+void Finder::find_others() {
   std::vector<Candidate> candidates;
-  for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
-    const Value& v = input(i);
-    if (known_[i] || !used(i) || rank(v) < 1 || rank(v) > 4) continue;
-    Candidate c{i};
-    const Shape& shape = *v.shape;
-    const bool like_ids = shape.back() == ids.back(), angles = makes_angles(i);
-    const int64_t rows = table_rows(i);
-    if (!is_integer(v.dtype) && !angles) c.positions = -100;  // which are made of numbers of any type
-    if (!is_integer(v.dtype) || rank(v) != 2) c.types = -100;
-    // [batch, new, keys]; what has as many features for each token is an encoder's states.
-    if (rank(v) == 3 && (shape.front().is_constant(3) || shape.back().constant())) c.mask = -100;
-    if (rank(v) == 4 || (rank(v) == 3 && !shape.front().is_constant(3))) c.positions = -100;
-    if (rank(v) == 1 &&
-        (like_ids || shape[0] == ids[0] || !has_word(v.name, {"mask"}) || has_word(v.name, {"index", "len"})))
-      c.mask = -100;
-    // One number beside many tokens is something else.
-    if (rank(v) == 1 && shape[0].is_constant(1) && !like_ids) c.positions = -100;
-    // As long as tokens; or longer, and cut to them.
-    const input_reach::Parts parts = input_reach::parts_of(graph_, readers_, graph_.inputs[i]);
-    const bool is_of_tokens =
-        like_ids || (!shape.back().constant() && !parts.are_counted &&
-                     (angles || (rows > 0 && rows != table_rows(found_.ids) && parts.are_taken)));
-    if (!found_.caches.empty())
-      c.mask += is_of_tokens ? -4 : 4, c.positions += is_of_tokens ? 2 : -4, c.types += is_of_tokens ? 2 : -4;
-    if (angles) c.positions += 4;
-    if (rows > 16) c.positions += 3;
-    if (rows > 0 && rows <= 16) c.types += 3;
-    if (rows == 0 && !angles) c.mask += 2, c.types -= 2;
-    if (has_word(v.name, {"position"})) c.positions += 1;
-    if (has_word(v.name, {"type", "segment"})) c.types += 1;
-    if (has_word(v.name, {"mask"})) c.mask += 1;
-    c.surely_positions = angles || rows > 16 || (rank(v) == 1 && like_ids) || has_word(v.name, {"position"});
-    candidates.push_back(c);
-  }
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i)
+    if (!known_[i] && used(i) && rank(input(i)) >= 1 && rank(input(i)) <= 4)
+      candidates.push_back(candidate(i));
   const auto claim = [&](int Candidate::*score, bool surely) -> std::optional<std::size_t> {
     Candidate* best = nullptr;
     for (Candidate& c : candidates) {
       const int rival = std::max({c.mask, c.positions, c.types});
-      if (known_[c.input] || c.*score != rival || c.*score <= -50 || (surely && !c.surely_positions))
+      if (known_[c.input] || c.*score != rival || c.*score <= kNever / 2 || (surely && !c.surely_positions))
         continue;
       if (!best || c.*score > best->*score) best = &c;
     }
@@ -358,9 +368,7 @@ void Finder::find_others() {
   while (const auto positions = claim(&Candidate::positions, !found_.positions.empty()))
     found_.positions.push_back(*positions);
   found_.mask = claim(&Candidate::mask, false);
-  if (const Shape shape = found_.mask ? *input(*found_.mask).shape : Shape();
-      shape.size() == 2 && shape[0].as_symbol() && shape[0] == ids[1] && !(shape[0] == ids[0]))
-    found_.mask_by_query = true;
+  found_.mask_by_query = found_.mask && is_by_query(*input(*found_.mask).shape);
   found_.token_types = claim(&Candidate::types, false);
   for (const std::size_t i : found_.positions)
     if (const int64_t rows = table_rows(i); rows > 0)
@@ -368,6 +376,12 @@ void Finder::find_others() {
   if (!found_.mask) claim_unread_mask();
   for (std::size_t i = 0; i < graph_.inputs.size(); ++i)
     if (!known_[i] && !used(i)) found_.ignored.push_back(i);
+}
+
+// [new, keys] instead of [batch, keys].
+bool Finder::is_by_query(const Shape& mask) const {
+  const Shape& ids = *input(found_.ids).shape;
+  return mask.size() == 2 && mask[0].as_symbol() && mask[0] == ids[1] && !(mask[0] == ids[0]);
 }
 
 // Of a mask whose size alone is read nothing is left but that size.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/ir/attention_operands.h"
 #include "base/ir/keys.h"
 #include "base/ir/slice_bounds.h"
 #include "importer/decoder/cache_writes.h"
@@ -87,22 +88,24 @@ class Growth {
   // kAttention whose past are buffers, written behind as many tokens as its lengths say: such a past, as long as those
   // tokens, is any kAttention's. That lengths say so shows where the mask is proven causal.
   void grow_buffers(std::size_t n) {
-    constexpr std::size_t kLengths = 6, kTotal = 7;
-    const std::vector<ValueId> in = node(n).inputs;
-    if (in.size() <= kTotal || in[kLengths] == kNoValue || in[kTotal] == kNoValue ||
-        node(n).outputs.size() < 3 || node(n).attributes.get_or(key::kEvicts, 0))
-      return;
+    using namespace attention;
+    const Node& reader = node(n);
+    if (reader.attributes.get_or(key::kEvicts, 0)) return;
+    for (const std::size_t i : {kPastK, kPastV, kLengths, kTotal})
+      if (reader.input(i) == kNoValue) return;
+    for (const std::size_t i : {kPresentK, kPresentV})
+      if (reader.output(i) == kNoValue) return;
     std::vector<std::pair<std::size_t, std::size_t>> buffers;
-    for (const std::size_t past : {4, 5}) {
-      if (in[past] == kNoValue || node(n).outputs[past - 3] == kNoValue) return;
-      const auto cache = cache_behind(graph(), in[past], 2);
-      if (!cache || !shape(in[past])[2].constant()) return;
+    for (const std::size_t i : {kPastK, kPastV}) {
+      const ValueId past = reader.inputs[i];
+      const auto cache = cache_behind(graph(), past, 2);
+      if (!cache || !shape(past)[2].constant()) return;
       buffers.push_back(*cache);
     }
-    set_sizes(*shape(in[4])[2].constant(), shape(in[1]).at(2));
+    set_sizes(*shape(reader.inputs[kPastK])[2].constant(), shape(reader.inputs[kK]).at(2));
     node(n).inputs[kTotal] = kNoValue;  // the room in present
     for (const auto& [input, axis] : buffers) shorten(graph().inputs[input], axis);
-    for (const std::size_t present : {1, 2}) set_axis(node(n).outputs[present], 2);
+    for (const std::size_t i : {kPresentK, kPresentV}) set_axis(reader.outputs[i], 2);
   }
 
   void set_sizes(int64_t length, const Expr& count) {
@@ -162,7 +165,7 @@ class Growth {
   }
   // Lengths hide what was not written, whatever the bias has there.
   void cut_bias(std::size_t n) {
-    constexpr std::size_t kBias = 3;
+    using attention::kBias;
     for (std::size_t i = 0; i < node(n).inputs.size(); ++i) {
       const ValueId id = node(n).inputs[i];
       if (axis(id) == kNotFollowed) continue;
@@ -177,9 +180,8 @@ class Growth {
   }
   bool is_cache(std::size_t n) {
     const Op op = node(n).op;
-    const std::size_t written = op == Op::kAttention ? 1 : 0;
-    return (op == Op::kConcat || op == Op::kAttention) && node(n).outputs.size() > written &&
-           axis(node(n).outputs[written]) != kNotFollowed;
+    const std::size_t written = op == Op::kAttention ? attention::kPresentK : 0;
+    return (op == Op::kConcat || op == Op::kAttention) && axis(node(n).output(written)) != kNotFollowed;
   }
   void infer_now(std::size_t n) { infer_node(graph(), static_cast<NodeId>(n)); }
 
@@ -187,7 +189,7 @@ class Growth {
   int transferred(std::size_t n) {
     const Op op = node(n).op;
     if (op == Op::kMatMul) return product(node(n));
-    if (op == Op::kAttention) return attention(n), kNotFollowed;
+    if (op == Op::kAttention) return attend(n), kNotFollowed;
     if (is_pointwise(op)) return pointwise(n);
     const ValueId x = node(n).inputs[0];
     const int from = axis(x);
@@ -305,17 +307,19 @@ class Growth {
     return static_cast<int>(most) - back;
   }
 
-  void attention(std::size_t n) {
-    const std::vector<ValueId> in = node(n).inputs;
-    const auto input = [&](std::size_t i) { return i < in.size() ? in[i] : kNoValue; };
-    if (axis(in[0]) != kNotFollowed || axis(in[1]) != 2 || axis(in[2]) != 2 || input(4) != kNoValue ||
-        input(5) != kNoValue || input(7) != kNoValue)
+  void attend(std::size_t n) {
+    using namespace attention;
+    const Node& reader = node(n);
+    if (axis(reader.inputs[kQ]) != kNotFollowed || axis(reader.inputs[kK]) != 2 ||
+        axis(reader.inputs[kV]) != 2)
       throw GivenUp{};
-    for (std::size_t i = 1; i < node(n).outputs.size(); ++i)
-      if (node(n).outputs[i] != kNoValue) throw GivenUp{};
-    if (input(3) != kNoValue) {
-      const ValueId part = cut_mask(n, in[3], false);
-      node(n).inputs[3] = part;
+    for (const std::size_t i : {kPastK, kPastV, kTotal})
+      if (reader.input(i) != kNoValue) throw GivenUp{};
+    for (const std::size_t i : {kPresentK, kPresentV})
+      if (reader.output(i) != kNoValue) throw GivenUp{};
+    if (const ValueId bias = reader.input(kBias); bias != kNoValue) {
+      const ValueId part = cut_mask(n, bias, false);
+      node(n).inputs[kBias] = part;
     }
   }
 

@@ -1,6 +1,7 @@
 // The standard's Attention (opset 23 on) and RotaryEmbedding, and com.microsoft's RotaryEmbedding and MRotaryEmbedding.
 #include <cmath>
 
+#include "base/ir/attention_operands.h"
 #include "base/ir/keys.h"
 #include "base/ir/slice_bounds.h"
 #include "importer/ops/helpers.h"
@@ -183,15 +184,16 @@ void attention(OpContext& c) {
                 v = heads_of(c, 2, "kv_num_heads");
   const bool past = c.has_input(4), causal = c.attr_int("is_causal", 0) != 0;
   if (past != c.has_input(5)) c.fail("past keys and past values must be given together");
-  std::vector<ValueId> in{q, k, v, kNoValue, kNoValue, kNoValue, kNoValue};
+  std::vector<ValueId> in{q, k, v};
+  in.resize(attention::kTotal, kNoValue);
   Expr total = shape_of(c, k)[2];
   if (past) {
-    in[4] = c.inputs[4], in[5] = c.inputs[5];
-    if (rank_of(c, in[4]) != 4) c.fail("the past must have rank 4");
-    total = shape_of(c, in[4])[2] + total;
+    in[attention::kPastK] = c.inputs[4], in[attention::kPastV] = c.inputs[5];
+    if (rank_of(c, c.inputs[4]) != 4) c.fail("the past must have rank 4");
+    total = shape_of(c, c.inputs[4])[2] + total;
   }
-  if (c.has_input(3)) in[3] = padded_mask(c, c.inputs[3], total);
-  if (c.has_input(6)) in[6] = c.inputs[6];
+  if (c.has_input(3)) in[attention::kBias] = padded_mask(c, c.inputs[3], total);
+  in[attention::kLengths] = optional_input(c, 6);
   attend(c, in, causal, window_of(c, causal), c.attr_float("softcap", 0));
 }
 

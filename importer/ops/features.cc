@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/ir/keys.h"
-#include "base/texts.h"
 #include "importer/ops/classic.h"
 
 namespace ark::ops {

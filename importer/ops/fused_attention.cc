@@ -1,4 +1,5 @@
 // com.microsoft Attention and MultiHeadAttention: projections and masks spelled out around kAttention.
+#include "base/ir/attention_operands.h"
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -65,8 +66,8 @@ void attend_packed(OpContext& c, ValueId qkv, std::size_t mask, std::size_t befo
       c.emit_many(Op::kSplit, {qkv}, {{key::kAxis, 2}, {key::kSizes, Shape(sizes.begin(), sizes.end())}}, 3);
   std::vector<ValueId> in;
   for (const ValueId part : parts) in.push_back(split_heads(c, part, heads));
-  in.resize(6, kNoValue);
-  const Shape keys = shape_of(c, in[1]);
+  in.resize(attention::kLengths, kNoValue);
+  const Shape keys = shape_of(c, in[attention::kK]);
   Expr total = keys[2];
   if (c.has_input(before)) {
     const Shape past = shape_of(c, c.inputs[before]);
@@ -74,15 +75,15 @@ void attend_packed(OpContext& c, ValueId qkv, std::size_t mask, std::size_t befo
     const auto halves = c.emit_many(Op::kSplit, {c.inputs[before]},
                                     {{key::kAxis, 0}, {key::kSizes, Shape{Expr(1), Expr(1)}}}, 2);
     for (std::size_t i = 0; i < 2; ++i)
-      in[4 + i] = reshape(c, halves[i], Shape(past.begin() + 1, past.end()));
+      in[attention::kPastK + i] = reshape(c, halves[i], Shape(past.begin() + 1, past.end()));
     total = past[3] + total;
   }
   const ValueId visible = c.has_input(mask) ? visible_keys(c, c.inputs[mask], keys[0], total) : kNoValue;
-  in[3] = combined_bias(c, dtype_of(c, qkv), visible, added_bias);
+  in[attention::kBias] = combined_bias(c, dtype_of(c, qkv), visible, added_bias);
   const auto results = attend(c, in, c.attr_int("unidirectional", 0) != 0, 0, 0);
   if (!c.wants_output(1)) return;
   std::vector<ValueId> present;
-  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+  for (const std::size_t i : {attention::kPresentK, attention::kPresentV}) {
     Shape shape = shape_of(c, results[i]);
     shape.insert(shape.begin(), Expr(1));
     present.push_back(reshape(c, results[i], shape));
@@ -148,15 +149,15 @@ void multi_head_attention(OpContext& c) {
   const int64_t heads = c.attr_int("num_heads", 0);
   if (c.wants_output(3)) c.unsupported("the scores as an output");
   std::vector<ValueId> in = multi_head_inputs(c, heads);
-  in.resize(6, kNoValue);
-  const Shape keys = shape_of(c, in[1]);
+  in.resize(attention::kLengths, kNoValue);
+  const Shape keys = shape_of(c, in[attention::kK]);
   Expr total = keys[2];
   if (c.has_input(6)) {
-    in[4] = c.inputs[6], in[5] = c.input(7);
-    total = shape_of(c, in[4]).at(2) + total;
+    in[attention::kPastK] = c.inputs[6], in[attention::kPastV] = c.input(7);
+    total = shape_of(c, c.inputs[6]).at(2) + total;
   }
   const ValueId visible = c.has_input(4) ? visible_keys(c, c.inputs[4], keys[0], total) : kNoValue;
-  in[3] = combined_bias(c, dtype_of(c, c.input(0)), visible, optional_input(c, 5));
+  in[attention::kBias] = combined_bias(c, dtype_of(c, c.input(0)), visible, optional_input(c, 5));
   attend(c, in, c.attr_int("unidirectional", 0) != 0, 0, 0);
 }
 

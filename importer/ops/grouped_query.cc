@@ -1,5 +1,6 @@
 // com.microsoft GroupQueryAttention: packed or separate projections, norms of heads and rotary inside, lengths a row
 // instead of a mask, sinks.
+#include "base/ir/attention_operands.h"
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -109,7 +110,7 @@ void grouped_query_attention(OpContext& c) {
   if (c.has_input(kPastKey))
     in.insert(in.end(), {c.inputs[kPastKey], c.input(kPastValue), lengths, c.input(kTotal)});
   if (const ValueId added = sinks(c, heads.query); added != kNoValue) {
-    in.resize(8, kNoValue);
+    in.resize(attention::kSinks, kNoValue);
     in.push_back(added);
   }
   const int64_t window = std::max<int64_t>(0, c.attr_int("local_window_size", -1));

@@ -1,7 +1,6 @@
 // Arithmetic, comparison and logic, with numpy's broadcasting.
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
 #include "importer/ops/helpers.h"

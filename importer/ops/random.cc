@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 
-#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 

@@ -45,19 +45,17 @@ std::string kernel_type(OpContext& c) {
   return c.attr_word("kernel_type", {"LINEAR", "POLY", "RBF", "SIGMOID"});
 }
 
-// Probabilities of classes [rows, classes] from those of pairs [rows, pairs], each of the first of both: libsvm's
-// iteration (Wu, Lin and Weng, 2004), which ends for a row where it is near enough, as in ONNX Runtime.
-ValueId coupled(OpContext& c, ValueId of_pairs, int64_t classes) {
-  const Shape rows{shape_of(c, of_pairs)[0]}, table{rows[0], Expr(classes), Expr(classes)};
+ValueId f32(OpContext& c, double value) { return scalar(c, value, DType::kF32); }
+
+// What makes probabilities of classes out of those of pairs: a quadratic form [rows, classes, classes] that they make
+// least, and where the search for them begins [rows, classes].
+struct Coupling {
+  ValueId form, first;
+};
+Coupling coupling(OpContext& c, ValueId of_pairs, int64_t classes) {
+  const Expr rows = shape_of(c, of_pairs)[0];
   const int64_t pairs = classes * (classes - 1) / 2;
-  const auto number = [](OpContext& in, double value) { return scalar(in, value, DType::kF32); };
-  const auto eye = [&](int64_t k) {
-    std::vector<double> values(static_cast<std::size_t>(classes * classes));
-    for (int64_t i = 0; i < classes; ++i) values[static_cast<std::size_t>(i * classes + i)] = 1;
-    return k < 0 ? values
-                 : std::vector<double>(values.begin() + k * classes, values.begin() + (k + 1) * classes);
-  };
-  // r[i][j] is that of i against j, q the matrix whose form p is to make least.
+  // r[i][j] is the probability of i against j.
   std::vector<int64_t> places(static_cast<std::size_t>(classes * classes), 2 * pairs);
   int64_t pair = 0;
   for (int64_t i = 0; i < classes; ++i)
@@ -65,19 +63,28 @@ ValueId coupled(OpContext& c, ValueId of_pairs, int64_t classes) {
       places[static_cast<std::size_t>(i * classes + j)] = pair;
       places[static_cast<std::size_t>(j * classes + i)] = pairs + pair;
     }
-  const ValueId against = binary(c, Op::kSub, number(c, 1), of_pairs);
-  const ValueId none = binary(c, Op::kMul, slice_axis(c, of_pairs, 1, Expr(0), Expr(1)), number(c, 0));
+  const ValueId against = binary(c, Op::kSub, f32(c, 1), of_pairs);
+  const ValueId none = binary(c, Op::kMul, slice_axis(c, of_pairs, 1, Expr(0), Expr(1)), f32(c, 0));
   const ValueId all = c.emit(Op::kConcat, {of_pairs, against, none}, {{key::kAxis, 1}});
-  const ValueId r = reshape(c, c.emit(Op::kGather, {all, c.constant_ints(places)}, {{key::kAxis, 1}}), table);
+  const ValueId r = reshape(c, c.emit(Op::kGather, {all, c.constant_ints(places)}, {{key::kAxis, 1}}),
+                            {rows, Expr(classes), Expr(classes)});
   const ValueId diagonal = c.emit(Op::kReduceSumSquare, {r}, {{key::kAxes, {1}}, {key::kKeepdims, 1}});
-  const ValueId q =
-      binary(c, Op::kSub, binary(c, Op::kMul, diagonal, floats_constant(c, eye(-1), {classes, classes})),
+  std::vector<double> eye(static_cast<std::size_t>(classes * classes));
+  for (int64_t i = 0; i < classes; ++i) eye[static_cast<std::size_t>(i * classes + i)] = 1;
+  const ValueId form =
+      binary(c, Op::kSub, binary(c, Op::kMul, diagonal, floats_constant(c, eye, {classes, classes})),
              binary(c, Op::kMul, r, transpose(c, r, {0, 2, 1})));
   const ValueId even =
-      c.emit(Op::kAdd, {binary(c, Op::kMul, slice_axis(c, diagonal, 1, Expr(0), Expr(1)), number(c, 0)),
-                        number(c, 1.0 / static_cast<double>(classes))});
-  const ValueId first = reshape(c, even, {rows[0], Expr(classes)});
+      c.emit(Op::kAdd, {binary(c, Op::kMul, slice_axis(c, diagonal, 1, Expr(0), Expr(1)), f32(c, 0)),
+                        f32(c, 1.0 / static_cast<double>(classes))});
+  return {form, reshape(c, even, {rows, Expr(classes)})};
+}
 
+// Probabilities of classes [rows, classes] from those of pairs [rows, pairs], each of the first of both: libsvm's
+// iteration (Wu, Lin and Weng, 2004), which ends for a row where it is near enough, as in ONNX Runtime.
+ValueId coupled(OpContext& c, ValueId of_pairs, int64_t classes) {
+  const Expr rows = shape_of(c, of_pairs)[0];
+  const auto [form, first] = coupling(c, of_pairs, classes);
   auto graph = std::make_shared<Graph>();
   graph->folding = c.graph.folding;
   graph->symbols = c.graph.symbols;
@@ -87,35 +94,36 @@ ValueId coupled(OpContext& c, ValueId of_pairs, int64_t classes) {
     return graph->inputs.back();
   };
   given(DType::kI64, {}), given(DType::kBool, {});
-  const ValueId before = given(DType::kF32, {rows[0], Expr(classes)});
-  const ValueId inner = graph->add_value("", DType::kF32, table);
-  graph->captured.emplace_back(q, inner);
+  const ValueId before = given(DType::kF32, {rows, Expr(classes)});
+  const ValueId inner = graph->add_value("", DType::kF32, Shape{rows, Expr(classes), Expr(classes)});
+  graph->captured.emplace_back(form, inner);
   const auto summed = [&](ValueId x, int64_t axis, int64_t keepdims) {
     return trip.emit(Op::kReduceSum, {x}, {{key::kAxes, {axis}}, {key::kKeepdims, keepdims}});
   };
   ValueId p = before;
-  ValueId qp =
-      summed(binary(trip, Op::kMul, inner, reshape(trip, p, {rows[0], Expr(1), Expr(classes)})), 2, 0);
+  ValueId qp = summed(binary(trip, Op::kMul, inner, reshape(trip, p, {rows, Expr(1), Expr(classes)})), 2, 0);
   ValueId pqp = summed(binary(trip, Op::kMul, p, qp), 1, 1);
   const ValueId error = trip.emit(Op::kReduceMax, {trip.emit(Op::kAbs, {binary(trip, Op::kSub, qp, pqp)})},
                                   {{key::kAxes, {1}}, {key::kKeepdims, 1}});
   const ValueId goes_on =
-      binary(trip, Op::kGreaterOrEqual, error, number(trip, 0.005 / static_cast<double>(classes)));
+      binary(trip, Op::kGreaterOrEqual, error, f32(trip, 0.005 / static_cast<double>(classes)));
   for (int64_t k = 0; k < classes; ++k) {
     const ValueId row =
-        reshape(trip, slice_axis(trip, inner, 1, Expr(k), Expr(k + 1)), {rows[0], Expr(classes)});
+        reshape(trip, slice_axis(trip, inner, 1, Expr(k), Expr(k + 1)), {rows, Expr(classes)});
     const ValueId own = slice_axis(trip, row, 1, Expr(k), Expr(k + 1));
     const ValueId at = slice_axis(trip, qp, 1, Expr(k), Expr(k + 1));
     const ValueId step = binary(trip, Op::kDiv, binary(trip, Op::kSub, pqp, at), own);
-    const ValueId scale = binary(trip, Op::kAdd, step, number(trip, 1));
+    const ValueId scale = binary(trip, Op::kAdd, step, f32(trip, 1));
     const auto moved = [&](ValueId x, ValueId by) {
       return binary(trip, Op::kDiv, binary(trip, Op::kAdd, x, binary(trip, Op::kMul, step, by)), scale);
     };
-    const ValueId slope = binary(trip, Op::kAdd, binary(trip, Op::kMul, step, own),
-                                 binary(trip, Op::kMul, at, number(trip, 2)));
+    const ValueId slope =
+        binary(trip, Op::kAdd, binary(trip, Op::kMul, step, own), binary(trip, Op::kMul, at, f32(trip, 2)));
     pqp = binary(trip, Op::kDiv, moved(pqp, slope), scale);
     qp = moved(qp, row);
-    p = moved(p, floats_constant(trip, eye(k), {classes}));
+    std::vector<double> one(static_cast<std::size_t>(classes));
+    one[static_cast<std::size_t>(k)] = 1;
+    p = moved(p, floats_constant(trip, one, {classes}));
   }
   const ValueId any = trip.emit(Op::kReduceMax, {cast(trip, goes_on, DType::kI32)}, {{key::kKeepdims, 0}});
   graph->outputs = {cast(trip, any, DType::kBool), trip.emit(Op::kWhere, {goes_on, p, before})};
@@ -150,6 +158,43 @@ void svm_regressor(OpContext& c) {
   c.outputs[0] = regressed(c, cast(c, score, DType::kF32), 1, post_transform_of(c));
 }
 
+namespace {
+
+// How the scores of pairs of classes are made of those of vectors, and what they are as votes for classes.
+struct Votes {
+  std::vector<double> weights;   // [vectors, pairs]
+  std::vector<double> of;        // [pairs, classes]: what a score above zero adds
+  std::vector<double> at_first;  // [classes]: what classes have where no score is above zero
+};
+
+// `weights`: [classes - 1, vectors], of a class's vectors against each other class, in their order.
+Votes votes_of_pairs(const std::vector<int64_t>& vectors_of, int64_t count,
+                     const std::vector<double>& weights) {
+  const auto classes = static_cast<int64_t>(vectors_of.size()), pairs = classes * (classes - 1) / 2;
+  Votes votes{std::vector<double>(static_cast<std::size_t>(count * pairs)),
+              std::vector<double>(static_cast<std::size_t>(pairs * classes)),
+              std::vector<double>(static_cast<std::size_t>(classes))};
+  std::vector<int64_t> starts(vectors_of.size());
+  std::exclusive_scan(vectors_of.begin(), vectors_of.end(), starts.begin(), int64_t{0});
+  int64_t pair = 0;
+  const auto put = [&](int64_t of, int64_t row) {
+    const auto start = starts[static_cast<std::size_t>(of)];
+    for (int64_t k = start; k < start + vectors_of[static_cast<std::size_t>(of)]; ++k)
+      votes.weights[static_cast<std::size_t>(k * pairs + pair)] =
+          weights[static_cast<std::size_t>(row * count + k)];
+  };
+  for (int64_t i = 0; i < classes; ++i)
+    for (int64_t j = i + 1; j < classes; ++j, ++pair) {
+      put(i, j - 1), put(j, i);
+      votes.of[static_cast<std::size_t>(pair * classes + i)] = 1;
+      votes.of[static_cast<std::size_t>(pair * classes + j)] = -1;
+      votes.at_first[static_cast<std::size_t>(j)] += 1;
+    }
+  return votes;
+}
+
+}  // namespace
+
 // One score for each pair of classes, above zero for the first of both; the class of most such votes is chosen.
 void svm_classifier(OpContext& c) {
   const ClassLabels labels(c, "classlabels_ints", "classlabels_strings");
@@ -183,32 +228,16 @@ void svm_classifier(OpContext& c) {
     c.fail("has " + std::to_string(slopes.size()) + " prob_a for " + std::to_string(pairs) + " pairs");
   if (transform != "NONE" && transform != "LOGISTIC") c.unsupported("post_transform " + transform);
 
-  std::vector<double> of_pairs(static_cast<std::size_t>(count * pairs)),
-      votes(static_cast<std::size_t>(pairs * classes)), votes_against(static_cast<std::size_t>(classes));
-  int64_t pair = 0;
-  std::vector<int64_t> starts(vectors_of.size());
-  std::exclusive_scan(vectors_of.begin(), vectors_of.end(), starts.begin(), int64_t{0});
-  const auto put = [&](int64_t of, int64_t row) {
-    const auto start = starts[static_cast<std::size_t>(of)];
-    for (int64_t k = start; k < start + vectors_of[static_cast<std::size_t>(of)]; ++k)
-      of_pairs[static_cast<std::size_t>(k * pairs + pair)] =
-          weights[static_cast<std::size_t>(row * count + k)];
-  };
-  for (int64_t i = 0; i < classes; ++i)
-    for (int64_t j = i + 1; j < classes; ++j, ++pair) {
-      put(i, j - 1), put(j, i);
-      votes[static_cast<std::size_t>(pair * classes + i)] = 1;
-      votes[static_cast<std::size_t>(pair * classes + j)] = -1;
-      votes_against[static_cast<std::size_t>(j)] += 1;
-    }
+  const Votes votes = votes_of_pairs(vectors_of, count, weights);
   const ValueId k = kernel(c, c.attr_floats("support_vectors"), count, kernel_type(c));
-  const ValueId scores = binary(c, Op::kAdd, c.emit(Op::kMatMul, {k, doubles(c, of_pairs, {count, pairs})}),
-                                doubles(c, rho, {pairs}));
+  const ValueId scores =
+      binary(c, Op::kAdd, c.emit(Op::kMatMul, {k, doubles(c, votes.weights, {count, pairs})}),
+             doubles(c, rho, {pairs}));
   const ValueId is_first = binary(c, Op::kGreater, scores, scalar(c, 0, DType::kF64));
   labels.choose_greatest(binary(
       c, Op::kAdd,
-      c.emit(Op::kMatMul, {cast(c, is_first, DType::kF32), floats_constant(c, votes, {pairs, classes})}),
-      floats_constant(c, votes_against, {classes})));
+      c.emit(Op::kMatMul, {cast(c, is_first, DType::kF32), floats_constant(c, votes.of, {pairs, classes})}),
+      floats_constant(c, votes.at_first, {classes})));
 
   const auto pair_of = [&](ValueId a, ValueId b) { return c.emit(Op::kConcat, {a, b}, {{key::kAxis, 1}}); };
   ValueId y = scores;

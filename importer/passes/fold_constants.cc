@@ -18,7 +18,7 @@ std::optional<std::vector<Expr>> elements(const Graph& graph, const Node& node, 
 std::optional<std::vector<int64_t>> numbers(const Graph& graph, const Node& node, std::size_t i,
                                             std::size_t count, int64_t fallback, int64_t step) {
   std::vector<int64_t> result;
-  if (i >= node.inputs.size() || node.inputs[i] == kNoValue) {
+  if (node.input(i) == kNoValue) {
     for (std::size_t k = 0; k < count; ++k) result.push_back(fallback + static_cast<int64_t>(k) * step);
     return result;
   }

@@ -23,6 +23,14 @@ inline std::optional<double> number(const Graph& graph, ValueId id) {
   return materialise(*c).real(0);
 }
 
+// Whether a constant holds no other number. Reads them all.
+inline bool is_all(const Constant& c, double wanted) {
+  const Tensor t = materialise(c);
+  for (int64_t i = 0; i < t.size(); ++i)
+    if (t.real(i) != wanted) return false;
+  return true;
+}
+
 // Equal up to what 16-bit constants lose.
 inline bool about(const Graph& graph, ValueId id, double wanted) {
   const auto have = number(graph, id);

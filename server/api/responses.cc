@@ -3,7 +3,6 @@
 #include <ctime>
 #include <utility>
 
-#include "base/error.h"
 #include "server/api/chat.h"
 #include "server/api/endpoints.h"
 #include "server/api/responses_input.h"

@@ -1,5 +1,4 @@
 // POST /tokenize, /detokenize; GET /tokenizer_info, by which clients (lm-eval) do without the tokenizer's files.
-#include "base/error.h"
 #include "server/api/chat_messages.h"
 #include "server/api/endpoints.h"
 #include "server/api/schema.h"

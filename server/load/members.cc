@@ -8,7 +8,6 @@
 #include <set>
 
 #include "base/cores.h"
-#include "base/error.h"
 #include "base/machine.h"
 #include "base/sha256.h"
 #include "dma/transports.h"

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/build_id.h"
-#include "base/error.h"
 #include "base/sha256.h"
 #include "dma/blob.h"
 #include "engine/plan_file.h"

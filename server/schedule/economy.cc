@@ -146,18 +146,4 @@ void Economy::choose() {
   }
 }
 
-std::vector<Economy::Known> Economy::known() const {
-  std::vector<Known> all;
-  const Arm& first = arms_.front();
-  for (const Arm& arm : arms_) {
-    Known known{arm.point, 0, 0, arm.count, arm.barred > 0};
-    if (arm.count > 0 && first.count > 0) {
-      known.joules = (arm.joules / arm.count) / (first.joules / first.count);
-      known.seconds = (arm.seconds / arm.count) / (first.seconds / first.count);
-    }
-    all.push_back(known);
-  }
-  return all;
-}
-
 }  // namespace ark::schedule

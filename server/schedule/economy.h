@@ -62,15 +62,6 @@ class Economy {
   // Requests have been held for so long in all, in seconds.
   void held(double seconds) { waited_ += seconds; }
 
-  // For people: what is known of a point, as parts of the first one's (all processors, nobody is waited for).
-  struct Known {
-    OperatingPoint point;
-    double joules = 0, seconds = 0;  // of a token: energy; what its request was there for
-    double windows = 0;              // that it is known from, old ones count less
-    bool is_barred = false;          // it broke a bound
-  };
-  std::vector<Known> known() const;
-
  private:
   struct Arm {
     OperatingPoint point;

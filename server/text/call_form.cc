@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/text/chat_input.h"
 #include "server/text/chat_template.h"
 
@@ -344,20 +345,13 @@ std::vector<std::string_view> units_of(std::string_view text) {
 
 std::size_t end_of_object(std::string_view text, std::size_t begin) {
   std::size_t depth = 0;
-  bool quoted = false;
-  for (std::size_t i = begin; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{') {
+  for (std::size_t i = begin; i < text.size(); ++i)
+    if (text[i] == '"')
+      i = end_of_string(text, i) - 1;
+    else if (text[i] == '{')
       ++depth;
-    } else if (c == '}' && --depth == 0) {
+    else if (text[i] == '}' && --depth == 0)
       return i + 1;
-    }
-  }
   return text.npos;
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/json.h"
+#include "server/json_fwd.h"
 
 namespace ark::text {
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "server/json.h"
 #include "server/text/call_form.h"
 
 namespace ark::text {
@@ -78,19 +79,18 @@ std::string_view first_mark(std::string_view literal) {
 
 std::string string_of(std::string_view json) { return ark::parse_json(json).get<std::string>(); }
 
-// Of an object that is JSON, with the values as they are written; of those with the same name the last.
+// Of an object that is JSON, with the values as they are written: a parser would round numbers, and spell strings its
+// own way. Of those with the same name the last.
 using Members = std::map<std::string, std::string_view, std::less<>>;
 Members members_in(std::string_view object) {
   Members members;
   std::string_view* value = nullptr;
   std::size_t depth = 0, begin = 0;
-  bool quoted = false;
   for (std::size_t i = 0; i < object.size(); ++i) {
     const char c = object[i];
     const bool closes = c == '}' || c == ']';
-    if (c == '"' || quoted) {
-      i += c == '\\';
-      quoted = quoted != (c == '"');
+    if (c == '"') {
+      i = end_of_string(object, i) - 1;
     } else if (c == '{' || c == '[') {
       if (depth++ == 0) begin = i + 1;
     } else if (c == ':' && depth == 1) {

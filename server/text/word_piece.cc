@@ -2,7 +2,6 @@
 // whole words.
 #include <optional>
 
-#include "base/error.h"
 #include "server/text/token_model.h"
 #include "server/text/unicode.h"
 

@@ -70,11 +70,18 @@ struct Steps {
   int64_t tokens, rows, count;
 };
 
-// Where their time went, as JSON and as text.
-void add_profile(Json& result, const std::string& what, RaggedRunner& runner, const Steps& steps,
-                 double rate) {
+// What is measured. `loop`: the same runner, null where it is none; `rate`: bytes a second that it may read, 0 where no
+// profile is wanted.
+struct Subject {
+  StepRunner& runner;
+  RaggedRunner* loop;
+  double rate;
+};
+
+// Where the time of steps went, as JSON and as text.
+void add_profile(Json& result, const std::string& what, const Subject& of, const Steps& steps) {
   const auto phases =
-      step_profile(runner.timeline(), runner.program(), steps.count,
+      step_profile(of.loop->timeline(), of.loop->program(), steps.count,
                    {{"tokens", steps.tokens}, {"rows", steps.rows}, {"items", 0}, {"pages", 0}});
   Json& list = result["profile"][what] = Json::array();
   for (const PhaseProfile& p : phases)
@@ -85,11 +92,11 @@ void add_profile(Json& result, const std::string& what, RaggedRunner& runner, co
                     {"wait_ms", p.wait_ms},
                     {"weight_bytes", p.weight_bytes},
                     {"operations", p.operations}});
-  result["read_rate"] = rate;
+  result["read_rate"] = of.rate;
   char head[96];
   std::snprintf(head, sizeof head, "\n%s: a step, reading at %.1f GB/s at the most\n", what.c_str(),
-                rate / 1e9);
-  std::cerr << head << profile_text(phases, rate);
+                of.rate / 1e9);
+  std::cerr << head << profile_text(phases, of.rate);
 }
 
 // What only a GPU's loop has, so that no other device will do.
@@ -106,6 +113,37 @@ DeviceChoice device_choice(const ModelBench& bench) {
                                   " is for the loop of a GPU alone; leave out --device cpu, or " + option);
   choice.device = Device::kCuda;
   return choice;
+}
+
+void add_prefill(Json& result, const ModelBench& bench, const Subject& of, int32_t tokens) {
+  std::vector<double> times;
+  for (int32_t i = 0; i < std::max(3, bench.repeats / 4); ++i)
+    times.push_back(Sequences(of.runner, 1, tokens).prefill(tokens));
+  result["prefill_ms"][std::to_string(tokens)] = median(times);
+  if (bench.profile && tokens <= of.runner.limits().max_tokens)
+    add_profile(result, "prefill " + std::to_string(tokens), of, {tokens, 1, std::ssize(times)});
+}
+
+void add_decode(Json& result, const ModelBench& bench, const Subject& of, EnergyMeter& energy,
+                int32_t batch) {
+  const std::string name = std::to_string(batch);
+  Sequences sequences(of.runner, batch, bench.context + bench.repeats + 4);
+  sequences.prefill(bench.context);
+  std::vector<double> times;
+  const Clock::time_point begin = Clock::now();
+  const auto before = energy.joules();
+  for (int32_t i = 0; i < bench.repeats + 2; ++i) times.push_back(sequences.decode());
+  if (const auto after = energy.joules(); before && after) {
+    const double joules = *after - *before;
+    result["decode_joules"][name] = joules / (static_cast<double>(times.size()) * batch);
+    result["decode_watts"][name] = joules * 1000 / milliseconds_since(begin);
+  }
+  times.erase(times.begin(), times.begin() + 2);
+  result["decode_ms"][name] = median(times);
+  result["sent_bytes"][name] = {{"data", sequences.sent().data}, {"zeros", sequences.sent().zeros}};
+  result["reduced"][name] = {{"pump", sequences.reduced().by_pump},
+                             {"processors", sequences.reduced().by_processors}};
+  if (bench.profile) add_profile(result, "decode " + name, of, {batch, batch, std::ssize(times)});
 }
 
 Json measure(const ModelBench& bench) {
@@ -133,35 +171,9 @@ Json measure(const ModelBench& bench) {
   const double rss_loaded = memory_mb("VmRSS");
   Sequences(runner, 1, bench.context).prefill(bench.context);
   result["first_token_ms"] = milliseconds_since(start);
-  for (const int32_t tokens : bench.prefills) {
-    std::vector<double> times;
-    for (int32_t i = 0; i < std::max(3, bench.repeats / 4); ++i)
-      times.push_back(Sequences(runner, 1, tokens).prefill(tokens));
-    result["prefill_ms"][std::to_string(tokens)] = median(times);
-    if (bench.profile && tokens <= runner.limits().max_tokens)
-      add_profile(result, "prefill " + std::to_string(tokens), *loop, {tokens, 1, std::ssize(times)}, rate);
-  }
-  for (const int32_t batch : bench.batches) {
-    Sequences sequences(runner, batch, bench.context + bench.repeats + 4);
-    sequences.prefill(bench.context);
-    std::vector<double> times;
-    const Clock::time_point begin = Clock::now();
-    const auto before = energy.joules();
-    for (int32_t i = 0; i < bench.repeats + 2; ++i) times.push_back(sequences.decode());
-    if (const auto after = energy.joules(); before && after) {
-      const double joules = *after - *before;
-      result["decode_joules"][std::to_string(batch)] = joules / (static_cast<double>(times.size()) * batch);
-      result["decode_watts"][std::to_string(batch)] = joules * 1000 / milliseconds_since(begin);
-    }
-    times.erase(times.begin(), times.begin() + 2);
-    result["decode_ms"][std::to_string(batch)] = median(times);
-    result["sent_bytes"][std::to_string(batch)] = {{"data", sequences.sent().data},
-                                                   {"zeros", sequences.sent().zeros}};
-    result["reduced"][std::to_string(batch)] = {{"pump", sequences.reduced().by_pump},
-                                                {"processors", sequences.reduced().by_processors}};
-    if (bench.profile)
-      add_profile(result, "decode " + std::to_string(batch), *loop, {batch, batch, std::ssize(times)}, rate);
-  }
+  const Subject subject{runner, loop, rate};
+  for (const int32_t tokens : bench.prefills) add_prefill(result, bench, subject, tokens);
+  for (const int32_t batch : bench.batches) add_decode(result, bench, subject, energy, batch);
   if (!bench.trace.empty()) result["trace"] = save_timeline(*loop, bench.trace);
   if (loop && loop->device()) result["launches"] = loop->device()->launches();
   result["rss_mb"] = {{"loaded", rss_loaded}, {"steady", memory_mb("VmRSS")}, {"peak", memory_mb("VmHWM")}};

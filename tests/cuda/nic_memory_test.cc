@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
-#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -13,6 +12,7 @@
 #include "tests/cuda/fake/driver.h"
 #include "tests/dma/fake_nic.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/open_files.h"
 
 namespace ark::cuda {
 namespace {
@@ -23,10 +23,7 @@ using ::testing::HasSubstr;
 
 dma::Deadline in_time() { return dma::Deadline::after(std::chrono::seconds(60)); }
 
-std::ptrdiff_t files_open() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                       std::filesystem::directory_iterator());
-}
+using ark::test::open_files;
 
 class NicMemory : public test::FakeDriver {
  protected:
@@ -55,7 +52,7 @@ class NicMemory : public test::FakeDriver {
 
 TEST_F(NicMemory, IsWhatItsDescriptorNames) {
   const auto gpu = open_gpu(1);
-  const auto before = files_open();
+  const auto before = open_files();
   {
     const NicBlock block = gpu->allocate_for_nic(5000, "inboxes");
     EXPECT_EQ(block.bytes, 5000u);
@@ -67,7 +64,7 @@ TEST_F(NicMemory, IsWhatItsDescriptorNames) {
     *reinterpret_cast<uint64_t*>(there.region.base) = 43;
     EXPECT_EQ(*reinterpret_cast<uint64_t*>(block.address), 43u);
   }
-  EXPECT_EQ(files_open(), before);
+  EXPECT_EQ(open_files(), before);
 }
 
 TEST_F(NicMemory, IsFlushedByTheDriverWhereTheGpuDoesNotSeeItInOrder) {
@@ -124,7 +121,7 @@ TEST_F(NicMemory, OfAGpuOrDriverThatHasNoneIsRefusedByName) {
 
 TEST_F(NicMemory, EveryCallThatFailsIsANamedErrorAndLeavesNothing) {
   const auto gpu = open_gpu();
-  const auto before = files_open();
+  const auto before = open_files();
   bool is_through = false;
   int failed = 0;
   for (int n = 1; !is_through; ++n) {
@@ -139,7 +136,7 @@ TEST_F(NicMemory, EveryCallThatFailsIsANamedErrorAndLeavesNothing) {
     }
     fake_->hostile.refuse_in = 0;
     expect_nothing_left();
-    ASSERT_EQ(files_open(), before) << n;
+    ASSERT_EQ(open_files(), before) << n;
   }
   EXPECT_GE(failed, 6);  // granularity, memory, addresses, mapping, access, dma-buf
 }

@@ -9,7 +9,6 @@
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <thread>
 
 #include "dma/launch.h"
@@ -17,6 +16,7 @@
 #include "engine/cuda/links.h"
 #include "tests/cuda/fake/driver.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/open_files.h"
 
 namespace ark::cuda {
 namespace {
@@ -343,10 +343,7 @@ TEST_F(PeerLinksOverDriver, ARankThatDiesWhileTheyMeetIsNamed) {
 
 // ---- ranks as processes: each has a driver of its own
 
-std::ptrdiff_t open_files() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                       std::filesystem::directory_iterator());
-}
+using ark::test::open_files;
 
 // Raises the peers' arrivals of all its channels by store and waits for theirs, `rounds` times.
 void exchange(const PeerLinks& links, const Program& program, dma::Group& group, uint64_t rounds) {

@@ -13,7 +13,6 @@
 #include <span>
 #include <thread>
 
-#include "base/error.h"
 #include "base/log_writer.h"
 #include "dma/bootstrap/door.h"
 #include "dma/bootstrap/socket.h"

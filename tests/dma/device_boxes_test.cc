@@ -3,11 +3,10 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
-
 #include "dma/mixed/setup.h"
 #include "dma/shm/setup.h"
 #include "tests/dma/fake_nic.h"
+#include "tests/open_files.h"
 
 namespace ark::dma::test {
 namespace {
@@ -50,10 +49,7 @@ TEST(Arrivals, SettleBeforeTheyAreTold) {
 
 // ---- boxes
 
-std::ptrdiff_t files_held() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                       std::filesystem::directory_iterator());
-}
+using ark::test::open_files;
 
 struct BoxWorld {
   explicit BoxWorld(int size) : devices(static_cast<size_t>(size)), nics(static_cast<size_t>(size)) {
@@ -92,7 +88,7 @@ struct BoxWorld {
 };
 
 TEST(DeviceBoxes, AreReadAndWrittenThere) {
-  const auto before = files_held();
+  const auto before = open_files();
   BoxWorld world(3);
   {
     auto groups = world.join();
@@ -113,7 +109,7 @@ TEST(DeviceBoxes, AreReadAndWrittenThere) {
     EXPECT_EQ(world.nics[rank]->registered, 0);
     EXPECT_EQ(world.devices[rank].users.use_count(), 1) << "memory of a device is left";
   }
-  EXPECT_EQ(files_held(), before);
+  EXPECT_EQ(open_files(), before);
 }
 
 // What shows that the test above would see a raise before the flush.
@@ -166,7 +162,7 @@ TEST(DeviceBoxes, WhateverRefusesThemCostsTheWayAlone) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.why);
-    const auto before = files_held();
+    const auto before = open_files();
     BoxWorld world(2);
     c.change(world);
     {
@@ -182,7 +178,7 @@ TEST(DeviceBoxes, WhateverRefusesThemCostsTheWayAlone) {
       EXPECT_EQ(wrong_bytes(groups, 5), 0);
       for (const auto& nic : world.nics) EXPECT_EQ(nic->flushed, 0);
     }
-    EXPECT_EQ(files_held(), before);
+    EXPECT_EQ(open_files(), before);
   }
 }
 

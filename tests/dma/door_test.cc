@@ -13,7 +13,6 @@
 #include <mutex>
 #include <thread>
 
-#include "base/error.h"
 #include "base/log_writer.h"
 #include "dma/blob.h"
 #include "dma/bootstrap.h"

@@ -9,11 +9,11 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "tests/dma/deadline.h"
+#include "tests/open_files.h"
 
 namespace ark::dma {
 namespace {
@@ -24,10 +24,7 @@ ino_t inode(int file) {
   return status.st_ino;
 }
 
-std::ptrdiff_t open_files() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                       std::filesystem::directory_iterator());
-}
+using ark::test::open_files;
 
 // Abstract names of sockets that listen, on this machine.
 std::vector<std::string> names_of_rounds() {

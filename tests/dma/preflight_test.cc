@@ -6,7 +6,6 @@
 #include <set>
 #include <thread>
 
-#include "base/error.h"
 #include "dma/faults.h"
 #include "dma/local/setup.h"
 #include "tests/dma/deadline.h"

@@ -1,8 +1,6 @@
 // Whether an access is one that a kernel may make.
 #include <link.h>
 
-#include <cstring>
-
 #include "tests/emulator/core.h"
 
 namespace ark::emulator {
@@ -21,27 +19,6 @@ bool is_in_image(const void* p) {
     return 0;
   };
   return dl_iterate_phdr(visit, const_cast<void*>(p)) != 0;
-}
-
-// Whether all states have the bits of `all` and none of `none`.
-bool match(const uint8_t* states, uint64_t bytes, uint8_t all, uint8_t none) {
-  constexpr uint64_t kEach = 0x0101010101010101u;
-  auto fits = [&](uint64_t s) { return (s & all * kEach) == all * kEach && (s & none * kEach) == 0; };
-  for (; bytes >= 8; bytes -= 8, states += 8) {
-    uint64_t s;
-    std::memcpy(&s, states, 8);
-    if (!fits(s)) return false;
-  }
-  if (bytes >= 4) {
-    uint32_t s;
-    std::memcpy(&s, states, 4);
-    if (!fits(s | uint64_t{s} << 32)) return false;
-    bytes -= 4, states += 4;
-  }
-  for (; bytes; bytes--, states++) {
-    if ((*states & all) != all || (*states & none)) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -66,26 +43,15 @@ void Core::check_all(const void* p, uint64_t bytes, Access access, Place place, 
     return;
   }
   uint8_t* states = memory.states(p);
-  const uint8_t need = is_write || access == Access::kCopySource || !options.detector
-                           ? Memory::kAllocated
-                           : Memory::kAllocated | Memory::kInitialised;
-  const bool own_shared = is_own_shared(p);
-  const uint8_t never = Memory::kInFlight | (own_shared ? 0 : Memory::kShared) |
-                        (is_write ? Memory::kConstant | Memory::kReadConstant : 0);
-  if (!match(states, bytes, need, never)) {
-    for (uint64_t i = 0; i < bytes; i++) {
-      if (!(states[i] & Memory::kAllocated))
-        refuse(Fault::kBounds, "byte " + std::to_string(i) + " is nobody's");
-      if ((states[i] & Memory::kShared) && !own_shared)
-        refuse(Fault::kBounds, "another block's shared memory");
-      if (is_write && (states[i] & Memory::kConstant)) refuse(Fault::kConstant, "it is constant");
-      if (is_write && (states[i] & Memory::kReadConstant)) refuse(Fault::kConstant, "ld_nc has read it");
-      if (states[i] & Memory::kInFlight)
-        refuse(Fault::kInFlight, "an asynchronous copy has not delivered it");
-      if ((need & Memory::kInitialised) && !(states[i] & Memory::kInitialised)) {
-        refuse(Fault::kUninitialised, "nobody wrote it");
-      }
-    }
+  const Needs n = needs(p, access);
+  for (uint64_t i = 0; i < bytes; i++) {
+    const int lacks = n.all & ~states[i], has = n.none & states[i];
+    if (lacks & Memory::kAllocated) refuse(Fault::kBounds, "byte " + std::to_string(i) + " is nobody's");
+    if (has & Memory::kShared) refuse(Fault::kBounds, "another block's shared memory");
+    if (has & Memory::kConstant) refuse(Fault::kConstant, "it is constant");
+    if (has & Memory::kReadConstant) refuse(Fault::kConstant, "ld_nc has read it");
+    if (has & Memory::kInFlight) refuse(Fault::kInFlight, "an asynchronous copy has not delivered it");
+    if (lacks & Memory::kInitialised) refuse(Fault::kUninitialised, "nobody wrote it");
   }
   if (is_write) {
     for (uint64_t i = 0; i < bytes; i++) states[i] |= Memory::kInitialised | Memory::kWritten;

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <array>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -221,33 +220,23 @@ class Core {
   bool is_own_shared(const void* p) const {
     return static_cast<uint64_t>(static_cast<const std::byte*>(p) - fiber->shared) < fiber->shared_bytes;
   }
+  // What the state of each byte must have, and must not, for an access to be allowed.
+  struct Needs {
+    uint8_t all, none;
+  };
+  Needs needs(const void* p, Access access) const {
+    const bool is_write = access == Access::kWrite,
+               is_used = !is_write && access != Access::kCopySource && options.detector;
+    return {static_cast<uint8_t>(Memory::kAllocated | (is_used ? Memory::kInitialised : 0)),
+            static_cast<uint8_t>(Memory::kInFlight | (is_own_shared(p) ? 0 : Memory::kShared) |
+                                 (is_write ? Memory::kConstant | Memory::kReadConstant : 0))};
+  }
   // Whether the access is one of the many that check_all() finds nothing at and changes nothing for.
   bool is_plain(const void* p, uint64_t bytes, Access access) {
     if (!memory.contains(p)) return false;
-    constexpr uint64_t kEach = 0x0101010101010101u;
-    const auto* states = memory.states(p);
-    uint64_t s, rest = 0;
-    switch (bytes) {
-      case 2:
-        s = load<uint16_t>(states) * uint64_t{0x1000100010001};
-        break;
-      case 4:
-        s = load<uint32_t>(states) * uint64_t{0x100000001};
-        break;
-      case 8:
-        s = load<uint64_t>(states);
-        break;
-      case 16:
-        s = load<uint64_t>(states), rest = s ^ load<uint64_t>(states + 8);
-        break;
-      default:
-        return false;
-    }
-    const uint8_t usual =
-        Memory::kAllocated | Memory::kInitialised | (is_own_shared(p) ? Memory::kShared : 0);
-    if (access == Access::kWrite) return ((s ^ (usual | Memory::kWritten) * kEach) | rest) == 0;
-    constexpr uint8_t kAny = Memory::kWritten | Memory::kConstant | Memory::kReadConstant;
-    return (((s ^ usual * kEach) | rest) & ~(kAny * kEach)) == 0;
+    const Needs n = needs(p, access);
+    const int changed = access == Access::kWrite ? Memory::kInitialised | Memory::kWritten : 0;
+    return Memory::match(memory.states(p), bytes, static_cast<uint8_t>(n.all | changed), n.none);
   }
   // Bytes that no kernel has written since the host did, nor may write from now on.
   void check_constant(const void* p, uint64_t bytes, Site at);
@@ -282,12 +271,6 @@ class Core {
 
  private:
   void check_all(const void* p, uint64_t bytes, Access access, Place place, Site at);
-  template <class T>
-  static uint64_t load(const uint8_t* p) {
-    T value;
-    std::memcpy(&value, p, sizeof value);
-    return value;
-  }
   Fiber* pick();
   Fiber* take_lane(Warp& warp);
   Warp* next_warp();

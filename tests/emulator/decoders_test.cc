@@ -144,9 +144,10 @@ TEST(WeightsAhead, AreAskedForOnceAndChangeNoBit) {
   std::vector<Rows> rows;
   std::vector<uint64_t> lines;
   for (const int64_t l2 : {int64_t{0}, int64_t{1} << 18, int64_t{1} << 30}) {
-    const auto world = std::make_shared<World>(Options{});
+    const auto world = std::make_shared<emulator::World>(emulator::Options{});
     RunnerSetup setup = device(1);
-    setup.options.gpu = std::make_shared<EmulatedGpu>(world, emulator::EmulatedGpuOptions{.l2 = l2});
+    setup.options.gpu =
+        std::make_shared<emulator::EmulatedGpu>(world, emulator::EmulatedGpuOptions{.l2 = l2});
     const auto before = world->counts().prefetches;
     rows.push_back(run_greedy(*make_runner(model, setup), prompt, 3, 2));
     lines.push_back(world->counts().prefetches - before);

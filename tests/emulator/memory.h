@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -62,6 +63,22 @@ class Memory {
     return static_cast<uint64_t>(static_cast<const std::byte*>(p) - region_);
   }
   uint8_t* states(const void* p) { return states_ + offset(p); }
+  // Whether `bytes` states have all bits of `all` and none of `none`.
+  static bool match(const uint8_t* states, uint64_t bytes, uint8_t all, uint8_t none) {
+    constexpr uint64_t kEach = 0x0101010101010101u;
+    const uint64_t wanted = all * kEach, looked_at = (all | none) * kEach;
+    auto differ = [&]<class Word>(Word word) {
+      std::memcpy(&word, states, sizeof word);
+      bytes -= sizeof word, states += sizeof word;
+      return ((word ^ wanted) & static_cast<Word>(looked_at)) != 0;
+    };
+    while (bytes >= 8)
+      if (differ(uint64_t{})) return false;
+    if (bytes >= 4 && differ(uint32_t{})) return false;
+    while (bytes > 0)
+      if (differ(uint8_t{})) return false;
+    return true;
+  }
 
   static constexpr uint64_t kSize = uint64_t{1} << 34;
 

@@ -355,6 +355,14 @@ def receive_all(connection, seconds=PATIENCE):
     return data
 
 
+def ark(tool, *arguments, code=0, **environment):
+    """What became of a tool, which must end with `code`."""
+    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=10 * PATIENCE,
+                          env=os.environ | environment)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
 def run_to_end(*options, environment=None, seconds=2 * PATIENCE):
     """ark-serve with options that make it end by itself."""
     return subprocess.run([BINARY, *map(str, options)], capture_output=True, text=True, timeout=seconds,

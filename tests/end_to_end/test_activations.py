@@ -1,15 +1,13 @@
 """Products in bf16 and int8: chosen by the file or by --activations, told, and equal for ranks, processes and instruction sets."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import onnx
 import pytest
 from onnx import helper
 
-from ark_server import BIN
+from ark_server import BIN, ark
 from llama_random import write
 from presets import preset
 
@@ -18,13 +16,6 @@ pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists(), reason="no ark-r
 SIZES = {"layers": 2, "heads": 4, "vocab": 100}
 CPU = Path("/proc/cpuinfo").read_text()
 HAS_BF16 = "amx_bf16" in CPU or ("avx512_bf16" in CPU and "AuthenticAMD" in CPU)  # faster than f32
-
-
-def ark(tool, *arguments, **environment):
-    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=120,
-                          env=os.environ | environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def four_bits(path, level):
@@ -47,17 +38,17 @@ def bf16(path, _):
 def test_products_are_what_the_file_or_the_option_says(tmp_path, made, level, option, precision):
     path = tmp_path / "model.onnx"
     made(path, level)
-    program = ark("ark-inspect", path, "--stage", "program", "--activations", option)
+    program = ark("ark-inspect", path, "--stage", "program", "--activations", option).stdout
     products = [line for line in program.splitlines() if line.startswith("variant") and "MatMul " in line]
     assert products
     tiles = precision == "bf16" and "precision=bf16_tiles" in products[0]  # of a CPU with AMX
     for line in products:
         assert f" precision={precision + '_tiles' * tiles} " in f"{line} " if precision else "precision=" not in line, line
-    assert "precision=" not in ark("ark-inspect", path, "--stage", "cuda", "--activations", option)
+    assert "precision=" not in ark("ark-inspect", path, "--stage", "cuda", "--activations", option).stdout
 
     def run(*more, **environment):
         return json.loads(ark("ark-run", path, "--activations", option, "--prompt-ids", "5,17,3,42,9", "--max-tokens", 12,
-                              "--ignore-eos", "--json", *more, **environment))["token_ids"]
+                              "--ignore-eos", "--json", *more, **environment).stdout)["token_ids"]
 
     one = run("--tp", 1)
     assert run("--tp", 2) == one

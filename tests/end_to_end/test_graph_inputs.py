@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ark_server import BIN, FIXTURES
+from ark_server import BIN, FIXTURES, ark
 from llama_random import write
 from oracle import open_session
 from presets import preset
@@ -329,12 +329,6 @@ CASES = {
 }
 
 
-def ark(tool, *arguments, code=0):
-    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
-
-
 def load(name, changes, folder):
     if (FIXTURES / name / "model.onnx").exists():
         return onnx.load(FIXTURES / name / "model.onnx")
@@ -357,14 +351,14 @@ def case(request, tmp_path_factory):
 
 
 def test_the_file_is_recognised(case):
-    assert ark("ark-inspect", case[0], "--stage", "recognise").startswith("decoder: ")
+    assert ark("ark-inspect", case[0], "--stage", "recognise").stdout.startswith("decoder: ")
 
 
 @pytest.mark.parametrize("driver", ["decoder", "dynamic"])
 def test_tokens_are_those_of_onnx_runtime(case, driver):
     path, tokens = case
     out = ark("ark-run", path, "--prompt-ids", ",".join(map(str, PROMPT)), "--max-tokens", NEW, "--ignore-eos",
-              "--json", "--driver", driver)
+              "--json", "--driver", driver).stdout
     assert json.loads(out)["token_ids"] == tokens
 
 

@@ -1,7 +1,6 @@
 """--kv-dtype: what the cache holds is what numpy rounds, told everywhere, and equal for ranks, processes and instruction sets."""
 
 import json
-import os
 import subprocess
 
 import ml_dtypes
@@ -9,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ark_server import BIN
+from ark_server import BIN, ark
 from llama_random import write
 from presets import preset
 
@@ -18,13 +17,6 @@ pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists(), reason="no ark-r
 HEAD, KV_HEADS, LAYERS = 16, 2, 2
 TOKENS = [5, 17, 3, 42, 9, 77, 12, 5, 60, 31, 8, 2, 90, 44, 1, 23, 71, 66, 19, 4]  # of two pages
 BITS = {"f32": 32, "f16": 16, "bf16": 16, "int8": 8, "fp8_e4m3": 8}
-
-
-def ark(tool, *arguments, **environment):
-    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=120,
-                          env=os.environ | environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
 
 
 def write_model(path, dtype):
@@ -84,7 +76,7 @@ def test_the_cache_holds_what_numpy_rounds(model, tmp_path):
 def test_nothing_else_changes_a_token(model, kv_dtype):
     def run(*more, **environment):
         return json.loads(ark("ark-run", model, "--kv-dtype", kv_dtype, "--prompt-ids", ",".join(map(str, TOKENS)), "--max-tokens", 12,
-                              "--ignore-eos", "--json", *more, **environment))["token_ids"]
+                              "--ignore-eos", "--json", *more, **environment).stdout)["token_ids"]
 
     one = run("--tp", 1)
     assert run("--tp", 2, "--processes") == one
@@ -95,20 +87,20 @@ def test_nothing_else_changes_a_token(model, kv_dtype):
 def test_it_is_told(model):
     for kv_dtype, bits in BITS.items():
         each = LAYERS * KV_HEADS * 2 * (HEAD * bits // 8 + (4 if bits == 8 else 0))
-        card = json.loads(ark("ark-inspect", model, "--kv-dtype", kv_dtype, "--json"))
+        card = json.loads(ark("ark-inspect", model, "--kv-dtype", kv_dtype, "--json").stdout)
         assert card["kv_bytes_per_token"] == each
-        log = ark("ark-serve", model, "--kv-dtype", kv_dtype, "--check", "--kv-memory", each * 16 * 100)
+        log = ark("ark-serve", model, "--kv-dtype", kv_dtype, "--check", "--kv-memory", each * 16 * 100).stdout
         assert f"1600 tokens in {kv_dtype}, 100 pages" in log, log
-    assert " kv_page i8 " in ark("ark-inspect", model, "--stage", "program", "--kv-dtype", "int8")
+    assert " kv_page i8 " in ark("ark-inspect", model, "--stage", "program", "--kv-dtype", "int8").stdout
 
 
 def test_a_gpu_takes_16_bits_where_the_weights_have_as_many(model, tmp_path):
-    assert "Attention<float, " in ark("ark-inspect", model, "--stage", "cuda")
-    assert "Attention<Int8, " in ark("ark-inspect", model, "--stage", "cuda", "--kv-dtype", "int8")
+    assert "Attention<float, " in ark("ark-inspect", model, "--stage", "cuda").stdout
+    assert "Attention<Int8, " in ark("ark-inspect", model, "--stage", "cuda", "--kv-dtype", "int8").stdout
     narrow = write_model(tmp_path / "bf16.onnx", "bf16")
-    assert "Attention<dev::bf16, " in ark("ark-inspect", narrow, "--stage", "cuda")
-    assert "Attention<float, " in ark("ark-inspect", narrow, "--stage", "cuda", "--kv-dtype", "f32")
-    assert " kv_page f32 " in ark("ark-inspect", narrow, "--stage", "program")
+    assert "Attention<dev::bf16, " in ark("ark-inspect", narrow, "--stage", "cuda").stdout
+    assert "Attention<float, " in ark("ark-inspect", narrow, "--stage", "cuda", "--kv-dtype", "f32").stdout
+    assert " kv_page f32 " in ark("ark-inspect", narrow, "--stage", "program").stdout
 
 
 def test_other_types_are_refused(model):

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from ark_server import BIN, FIXTURES, FULL, ROOT
+from ark_server import BIN, FIXTURES, FULL, ROOT, ark
 from oracle import open_session
 
 ZOO = Path(os.environ.get("ARK_ZOO", ROOT / "build" / "zoo"))
@@ -29,9 +29,7 @@ pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists() or not FIXTURES.e
 
 
 def run(*arguments, tool="ark-run", code=0):
-    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    return ark(tool, *arguments, code=code).stdout
 
 
 def inspect(*arguments, code=0):

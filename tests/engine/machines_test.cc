@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "engine/program/expr_bound.h"
 #include "engine/program/unroll.h"
 #include "engine/validate/validate.h"
 #include "tests/engine/driving.h"

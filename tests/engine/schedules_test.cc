@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "base/error.h"
 #include "tests/engine/token_graphs.h"
 #include "tests/fixtures.h"
 

@@ -67,9 +67,6 @@ inline Proto int_attribute(const std::string& name, int64_t value) {
 inline Proto graph_attribute(const std::string& name, const Proto& graph) {
   return Proto().text(1, name).message(6, graph).varint(20, 5);
 }
-inline Proto tensor_attribute(const std::string& name, const Proto& value) {
-  return Proto().text(1, name).message(5, value).varint(20, 4);
-}
 
 inline Proto node(const std::string& op, const Names& inputs, const Names& outputs,
                   const std::vector<Proto>& attributes = {}, const std::string& domain = "") {

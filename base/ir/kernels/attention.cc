@@ -3,14 +3,14 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ir/attention_operands.h"
 #include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
 namespace {
 
-// Inputs of Op::kAttention by position.
-enum Input : std::size_t { kQ, kK, kV, kBias, kPastK, kPastV, kLengths, kTotal, kSinks };
+using enum attention::Operand;
 
 constexpr int64_t kFar = int64_t{1} << 40;  // beyond any place: lengths are numbers that anybody may send
 
@@ -129,8 +129,8 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   // Key j of those at hand stands at position gone + j.
   const int64_t gone = before.gone, held = before.tokens - gone, keys = held + s.keys;
   if (h % group == 0) {
-    write_present(call, 1, kK, kPastK, head, before, s.keys);
-    write_present(call, 2, kV, kPastV, head, before, s.keys);
+    write_present(call, attention::kPresentK, kK, kPastK, head, before, s.keys);
+    write_present(call, attention::kPresentV, kV, kPastV, head, before, s.keys);
   }
   if (!call.outputs[0].present()) return;
   const std::vector<double> k = rows_of(call, kK, kPastK, head, held, s.keys, s.dim);

@@ -1,17 +1,17 @@
 // Attention blocks and rotary embedding, and the operators of token graphs.
 #include <cmath>
 
+#include "base/ir/attention_operands.h"
 #include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
 namespace {
 
-// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?, total?, sinks?)
-// -> (y, present_k?, present_v?)
-void attention(Context& c) {
-  const DType type = c.dtype(0);
-  for (const std::size_t i : {0, 1, 2, 4, 5})
+void check_attention(Context& c) {
+  using enum attention::Operand;
+  const DType type = c.dtype(kQ);
+  for (const std::size_t i : {kQ, kK, kV, kPastK, kPastV})
     if (c.has(i) && (c.dtype(i) != type || !is_floating(type)))
       c.fail("attends with operands of types " + std::string(name_of(type)) + " and " +
              std::string(name_of(c.dtype(i))));
@@ -22,13 +22,21 @@ void attention(Context& c) {
     c.fail("attends with scale " + std::to_string(scale) + ", softcap " + std::to_string(cap) +
            " and window " + std::to_string(c.attributes().get_or(key::kWindow, 0)));
   if (c.attributes().get_or(key::kEvicts, 0) &&
-      !(c.attributes().get_or(key::kWindow, 0) > 0 && c.has(4) && c.has(6) && c.has(7)))
+      !(c.attributes().get_or(key::kWindow, 0) > 0 && c.has(kPastK) && c.has(kLengths) && c.has(kTotal)))
     c.fail("keeps a cache of the window only, but has no window, past, lengths or total");
-  if (!c.shape(0) || !c.shape(1) || !c.shape(2)) {
-    for (std::size_t i = 0; i < 3; ++i) c.out(i, type, std::nullopt);
+}
+
+// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?, total?, sinks?)
+// -> (y, present_k?, present_v?)
+void attention(Context& c) {
+  using enum attention::Operand;
+  check_attention(c);
+  const DType type = c.dtype(kQ);
+  if (!c.shape(kQ) || !c.shape(kK) || !c.shape(kV)) {
+    for (std::size_t i = 0; i < attention::kResults; ++i) c.out(i, type, std::nullopt);
     return;
   }
-  const Shape &q = *c.shape(0), &k = *c.shape(1), &v = *c.shape(2);
+  const Shape &q = *c.shape(kQ), &k = *c.shape(kK), &v = *c.shape(kV);
   if (q.size() != 4 || k.size() != 4 || v.size() != 4) c.fail("queries, keys and values must have rank 4");
   const Expr batch = c.same(q[0], k[0], "batch sizes of queries and keys");
   const Expr heads = c.same(k[1], v[1], "heads of keys and values");
@@ -37,44 +45,44 @@ void attention(Context& c) {
   c.same(k[2], v[2], "lengths of keys and values");
   c.same(q[3], k[3], "head sizes of queries and keys");
   Expr total = k[2];
-  for (const std::size_t i : {std::size_t{4}, std::size_t{5}}) {
+  for (const std::size_t i : {kPastK, kPastV}) {
     if (!c.has(i) || !c.shape(i)) continue;
     const Shape& past = *c.shape(i);
-    const Shape& now = i == 4 ? k : v;
+    const Shape& now = i == kPastK ? k : v;
     if (past.size() != 4) c.fail("the past must have rank 4");
     c.same(past[0], batch, "batch sizes of past and keys");
     c.same(past[1], heads, "heads of past and keys");
     c.same(past[3], now[3], "head sizes of past and keys");
-    if (i == 4)
+    if (i == kPastK)
       total = past[2] + k[2];
     else
       c.same(past[2] + v[2], total, "lengths of past keys and past values");
   }
   Expr kept = total;  // rows of present
   bool known = true;
-  if (c.has(7)) {
-    const auto given = c.elements(7);
-    known = given && given->size() == 1 && c.has(4) && c.shape(4);
-    kept = known ? max(c.shape(4)->at(2), given->front()) : c.fresh(1, 2, "total");
+  if (c.has(kTotal)) {
+    const auto given = c.elements(kTotal);
+    known = given && given->size() == 1 && c.has(kPastK) && c.shape(kPastK);
+    kept = known ? max(c.shape(kPastK)->at(2), given->front()) : c.fresh(1, 2, "total");
     total = known ? given->front() : kept;
-    const Expr room = known ? c.shape(4)->at(2) : Expr(0);
+    const Expr room = known ? c.shape(kPastK)->at(2) : Expr(0);
     const bool evicts = c.attributes().get_or(key::kEvicts, 0) != 0;
     if (evicts && room.constant().value_or(0) >= c.attributes().get_or(key::kWindow, 0)) kept = room;
   }
-  if (c.has(3) && c.shape(3)) {
-    const Shape& bias = *c.shape(3);
+  if (c.has(kBias) && c.shape(kBias)) {
+    const Shape& bias = *c.shape(kBias);
     c.broadcast(bias, Shape{batch, q[1], q[2], total});
     if (!bias.empty() && !bias.back().is_constant(1) && known)
       c.same(bias.back(), total, "the mask's keys and all keys");
   }
-  if (c.has(8) && c.shape(8)) {
-    if (!is_floating(c.dtype(8))) c.fail("has sinks of type " + std::string(name_of(c.dtype(8))));
-    if (c.shape(8)->size() != 1) c.fail("its sinks must have rank 1");
-    c.same(c.shape(8)->front(), q[1], "the number of sinks and of query heads");
+  if (c.has(kSinks) && c.shape(kSinks)) {
+    if (!is_floating(c.dtype(kSinks))) c.fail("has sinks of type " + std::string(name_of(c.dtype(kSinks))));
+    if (c.shape(kSinks)->size() != 1) c.fail("its sinks must have rank 1");
+    c.same(c.shape(kSinks)->front(), q[1], "the number of sinks and of query heads");
   }
-  c.out(0, type, Shape{batch, q[1], q[2], v[3]});
-  c.out(1, c.dtype(1), Shape{batch, heads, kept, k[3]});
-  c.out(2, c.dtype(2), Shape{batch, heads, kept, v[3]});
+  c.out(attention::kY, type, Shape{batch, q[1], q[2], v[3]});
+  c.out(attention::kPresentK, c.dtype(kK), Shape{batch, heads, kept, k[3]});
+  c.out(attention::kPresentV, c.dtype(kV), Shape{batch, heads, kept, v[3]});
 }
 
 // (x, cos [L, R/2], sin of the same shape, positions)

@@ -68,7 +68,9 @@ std::optional<Expr> logical(Op op, const Expr& a, const Expr& b) {
 // small tensors, is left to them.
 template <typename F>
 std::optional<Expr> held(F&& make) try {
-  constexpr int64_t kSmallSize = 61;  // of each of eight axes
+  // The largest prime of which eight, for as many axes, and a factor of 2^15 fit in 63 bits: remainders by sizes that
+  // files have are not 0, so that what divides by them is held.
+  constexpr int64_t kSmallSize = 61;
   const std::optional<Expr> made = make();
   if (!made || made->constant()) return made;
   SymbolValues sizes;

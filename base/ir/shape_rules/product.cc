@@ -1,7 +1,6 @@
 // Matrix products and Einsum.
 #include <map>
 
-#include "base/error.h"
 #include "base/ir/einsum.h"
 #include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"

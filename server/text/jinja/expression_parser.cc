@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/error.h"
-
 namespace ark::text::jinja {
 namespace {
 

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "base/error.h"
@@ -19,6 +18,7 @@
 #include "tests/emulator/emulated_gpu.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/open_files.h"
 
 namespace ark::test {
 namespace {
@@ -209,11 +209,6 @@ RaggedOptions ragged_for() {
   return r;
 }
 dma::Deadline soon() { return dma::Deadline::after(std::chrono::seconds(60)); }
-
-std::ptrdiff_t open_files() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                       std::filesystem::directory_iterator());
-}
 
 TEST(GpuRankProcess, Body) {
   if (!dma::Environment::is_set() || !std::getenv(kRole)) return;  // only in the copies

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "importer/import.h"
 #include "tests/importer/decoder/token_interpreter.h"
 

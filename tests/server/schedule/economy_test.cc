@@ -126,7 +126,6 @@ TEST(Economy, WithoutWeightNothingIsChosen) {
   EXPECT_FALSE(economy.is_on());
   EXPECT_EQ(economy.point().gather, 1);
   EXPECT_EQ(economy.point().processors, 0);
-  EXPECT_EQ(economy.known().size(), 1u);
   EXPECT_FALSE(economy.hold(1, 0));
 }
 
