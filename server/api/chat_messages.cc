@@ -76,7 +76,7 @@ void read_arguments(const Fields& message, Json& calls, bool as_text) {
   }
 }
 
-Json read_message(const Json& given, std::size_t index, bool text_arguments) {
+Json read_message(const Json& given, std::size_t index, const text::CallForm& form) {
   const std::string place = "messages[" + std::to_string(index) + "]";
   if (!given.is_object())
     throw http::HttpError(400, place + " must be an object, not " + kind_of(given), place, "invalid_type");
@@ -99,19 +99,22 @@ Json read_message(const Json& given, std::size_t index, bool text_arguments) {
   else
     message["content"] = "";  // templates append it
   if (message.contains("tool_calls") && message["tool_calls"].is_null()) message.erase("tool_calls");
-  if (message.contains("tool_calls")) read_arguments(fields, message["tool_calls"], text_arguments);
+  if (message.contains("tool_calls")) {
+    read_arguments(fields, message["tool_calls"], form.text_arguments);
+    if (form.null_content && !message["tool_calls"].empty() && message["content"] == "")
+      message["content"] = nullptr;
+  }
   return message;
 }
 
-Json read_messages(const Fields& fields, bool text_arguments) {
+Json read_messages(const Fields& fields, const text::CallForm& form) {
   const Json* messages = fields.get(kMessages);
   if (!messages || !messages->is_array()) fields.wrong_type("messages", "an array of messages");
   if (messages->empty()) fields.fail("messages", "must not be empty");
   if (messages->size() > kMostMessages)
     fields.fail("messages", "has more than " + std::to_string(kMostMessages) + " messages");
   Json all = Json::array();
-  for (std::size_t i = 0; i < messages->size(); ++i)
-    all.push_back(read_message((*messages)[i], i, text_arguments));
+  for (std::size_t i = 0; i < messages->size(); ++i) all.push_back(read_message((*messages)[i], i, form));
   return all;
 }
 
@@ -128,11 +131,16 @@ bool is_begun(const Json& messages) {
   return begun;
 }
 
+std::string content_of(const Json& message) {
+  const Json& content = message["content"];
+  return content.is_null() ? "" : content.get<std::string>();
+}
+
 // A model that must call functions which its template does not show would know nothing of them.
 void tell_of_tools(text::ChatInput& input) {
-  Json& content = input.messages.front()["content"];
-  content = "Answer by calling one of these functions, with its name and its arguments as JSON:\n" +
-            to_text(input.tools) + "\n\n" + content.get<std::string>();
+  Json& first = input.messages.front();
+  first["content"] = "Answer by calling one of these functions, with its name and its arguments as JSON:\n" +
+                     to_text(input.tools) + "\n\n" + content_of(first);
   input.tools = nullptr;
 }
 
@@ -189,8 +197,8 @@ class LossCheck {
     const std::string role = role_of(i);
     if (role == "user" || role == "assistant" || !seen_.insert(role).second) return;
     text::ChatInput marked = input_;
-    Json& content = marked.messages[i]["content"];
-    content = content.get<std::string>() + std::string(kPrintMark);
+    Json& message = marked.messages[i];
+    message["content"] = content_of(message) + std::string(kPrintMark);
     if (render_(marked).find(kPrintMark) == std::string::npos) fail(i, "role", "is " + role + ", which");
   }
 
@@ -250,7 +258,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   fields.refuse("chat_template", kNoNumber, "is not supported: chats are rendered by the model's own");
   const text::ModelText& text = *model.served.text;
   text::ChatInput input;
-  input.messages = read_messages(fields, text.call_form && text.call_form->text_arguments);
+  input.messages = read_messages(fields, text.call_form.value_or(text::CallForm()));
   const Tools tools = read_tools(fields);
   input.tools = tools.shown;
   const bool goes_on = fields.get(kGoOn) || is_begun(input.messages);
@@ -258,8 +266,8 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   if (goes_on && input.add_generation_prompt)
     fields.fail("continue_final_message", "and add_generation_prompt cannot both be true");
   if (goes_on) {
-    Json& content = input.messages.back()["content"];
-    content = content.get<std::string>() + std::string(kEndMark);
+    Json& last = input.messages.back();
+    last["content"] = content_of(last) + std::string(kEndMark);
   }
   if (const Json* extra = fields.get(kTemplateVariables)) {
     if (!extra->is_object()) fields.wrong_type("chat_template_kwargs", "an object");

@@ -26,7 +26,6 @@ struct Asked {
 // Mistral's templates want ids of nine letters and digits; Kimi's print calls by ids that hold the name.
 constexpr Asked kCalls[] = {{"ark_function", "ArkCallA1", "functions.ark_function:0"},
                             {"ark_another", "ArkCallB2", "functions.ark_another:0"}};
-constexpr std::string_view kIndex = ":0";
 
 // What templates differ in wanting.
 struct Way {
@@ -34,6 +33,7 @@ struct Way {
   bool followed = false;
   bool text_arguments = false;  // as JSON in a text
   bool naming_ids = false;
+  bool null_content = false;  // not an empty text, which some print instead of calls; others print null
 };
 
 Json tools() {
@@ -48,7 +48,7 @@ Json tools() {
   return all;
 }
 
-Json calling(std::size_t calls, const Way& way, Json content) {
+Json calling(std::size_t calls, const Way& way) {
   Json all = Json::array(), arguments = Json::object();
   for (std::size_t i = 0; i < std::size(kKeys); ++i) arguments[std::string(kKeys[i])] = kValues[i];
   if (way.text_arguments) arguments = to_text(arguments);
@@ -57,7 +57,7 @@ Json calling(std::size_t calls, const Way& way, Json content) {
                    {"type", "function"},
                    {"function", {{"name", kCalls[i].name}, {"arguments", arguments}}}});
   return {{"role", "assistant"},
-          {"content", std::move(content)},
+          {"content", way.null_content ? Json() : Json("")},
           {"reasoning_content", kThought},
           {"tool_calls", std::move(all)}};
 }
@@ -77,14 +77,10 @@ class Chats {
   }
 
   // What the assistant writes when it calls, without what every answer begins and ends with, and what it thought; empty
-  // if nothing. Some templates want its text to be none then, others print that.
+  // if nothing.
   std::string answer(std::size_t calls, const Way& way) {
     const std::string plain = render({{"role", "assistant"}, {"content", kText}}, way);
-    for (const Json& content : {Json(""), Json()})
-      if (std::string said = cut(render(calling(calls, way, content), way), plain);
-          said.find(kCalls[0].name) != said.npos)
-        return said;
-    return "";
+    return cut(render(calling(calls, way), way), plain);
   }
 
  private:
@@ -210,9 +206,11 @@ void replace_ids(std::string& literal) {
       literal.replace(at, call.id.size(), 1, '\1');
 }
 
-// Kimi's ids count the calls of a chat.
+// Kimi's templates, or the ids that they print, count calls behind their names.
 void replace_index(std::string& after_name) {
-  if (after_name.starts_with(kIndex)) after_name.replace(1, kIndex.size() - 1, 1, '\1');
+  const std::size_t end = after_name.find_first_not_of("0123456789", 1);
+  if (after_name.starts_with(':') && end != after_name.npos && end > 1)
+    after_name.replace(1, end - 1, 1, '\1');
 }
 
 bool is_quote(char c) { return c == '"' || c == '\''; }
@@ -267,7 +265,8 @@ std::optional<CallForm> printed_form(Chats& chats, const Way& way) {
   CallForm form{.kind = at->kind,
                 .name = at->name_key,
                 .arguments = at->arguments_key,
-                .text_arguments = way.text_arguments};
+                .text_arguments = way.text_arguments,
+                .null_content = way.null_content};
   const std::string_view text = one;
   const bool is_json = form.kind == CallForm::Kind::kJson;
   form.before =
@@ -292,7 +291,7 @@ std::optional<CallForm> printed_form(Chats& chats, const Way& way) {
   if (!split_section(form, between)) return std::nullopt;
   for (std::string* literal : {&form.before, &form.again, &form.after, &form.after_name})
     replace_ids(*literal);
-  if (way.naming_ids) replace_index(form.after_name);
+  replace_index(form.after_name);
   return form;
 }
 
@@ -316,7 +315,9 @@ std::optional<CallForm> call_form_of(const ChatTemplate& chat_template,
   for (const bool naming_ids : {false, true})
     for (const bool followed : {false, true})
       for (const bool text_arguments : {false, true})
-        if (auto form = printed_form(chats, {followed, text_arguments, naming_ids})) return form;
+        for (const bool null_content : {false, true})
+          if (auto form = printed_form(chats, {followed, text_arguments, naming_ids, null_content}))
+            return form;
   // Some only tell the model of the form, and leave calls of earlier turns out.
   const auto has = [&](std::string_view text) {
     return chat_template.source().find(text) != std::string::npos;

@@ -34,6 +34,7 @@ struct CallForm {
   std::string after_name, before_key, after_key, after_value;
   bool lines = false;           // kParameters: values have lines of their own
   bool text_arguments = false;  // the template wants arguments of earlier calls as a text
+  bool null_content = false;  // the template leaves earlier calls out where the text beside them is not null
 
   std::vector<std::string_view> marks() const;  // words and tags of all the above
 };

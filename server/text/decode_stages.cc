@@ -184,7 +184,7 @@ MapStage::Map word_piece(const JsonView& json) {
   return [prefix = json.at("prefix").string_or("##"), cleanup = json.at("cleanup").boolean_or(true)](
              std::string_view token, bool first, Budget&) {
     std::string text(token);
-    if (!first && !prefix.empty() && token.starts_with(prefix))
+    if (!first && token.starts_with(prefix))
       text.erase(0, prefix.size());
     else if (!first)
       text.insert(0, 1, ' ');

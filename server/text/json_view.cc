@@ -1,5 +1,7 @@
 #include "server/text/json_view.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/files.h"
 #include "server/json.h"
@@ -14,13 +16,35 @@ constexpr JsonLimits kLimits{.depth = 64, .values = 3'000'000};
 constexpr std::size_t kMaxParts = 256;
 constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists of such parts
 
+// Python writes what is no number by words that JSON has not: configurations of Mamba hold Infinity.
+std::string with_nulls(std::string_view text) {
+  std::string out;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted && text[i] == '\\' && i + 1 < text.size()) out += text[i++];
+    std::string_view word;
+    for (const std::string_view one : {"NaN", "Infinity", "-Infinity"})
+      if (!quoted && text.substr(i).starts_with(one)) word = one;
+    if (word.empty()) {
+      out += text[i];
+      continue;
+    }
+    out += "null";
+    out.resize(out.size() + std::max<std::size_t>(word.size(), 4) - 4, ' ');  // errors tell their places
+    i += word.size() - 1;
+  }
+  return out;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& name) {
   if (const std::string why = why_too_large(text, kLimits); !why.empty())
     throw Error(Code::kBadModel, name + ": " + why);
+  if (Json json = parse_json_or_discard(text); !json.is_discarded()) return json;
   try {
-    return ark::parse_json(text);
+    return ark::parse_json(with_nulls(text));
   } catch (const JsonError& error) {
     throw Error(Code::kBadModel, name + ": not valid JSON: " + escaped(error.what(), 300));
   }

@@ -67,10 +67,11 @@ struct TemplateSources {
   std::optional<std::string> usual, tools;
 };
 
-// Its own file, or the string in tokenizer_config.json; or of a list there the one named "default" and, for
-// chats with tools, the one named "tool_use".
+// Its own file, and for chats with tools the one named tool_use.jinja among others; or the string in
+// tokenizer_config.json; or of a list there the one named "default" and, for chats with tools, "tool_use".
 TemplateSources template_sources(const Folder& folder, const JsonView& config) {
-  if (auto text = folder.read("chat_template.jinja")) return {std::move(text), std::nullopt};
+  if (auto text = folder.read("chat_template.jinja"))
+    return {std::move(text), folder.read("additional_chat_templates/tool_use.jinja")};
   const ConfigFile own(folder, "chat_template.json");
   JsonView source = own.view().at("chat_template");
   if (source.is_null()) source = config.at("chat_template");

@@ -34,9 +34,9 @@ struct ModelText {
 };
 
 // Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
-// generation_config.json, config.json and genai_config.json as far as they are there. kBadModel or
-// kUnsupported, with the file, if one is broken; a chat template that does not parse only disables chat. They must lie
-// in the directory, or where the links of `model`, the ONNX file, lead (base/files.h).
+// additional_chat_templates/tool_use.jinja, generation_config.json, config.json and genai_config.json as far as they
+// are there. kBadModel or kUnsupported, with the file, if one is broken; a chat template that does not parse only
+// disables chat. They must lie in the directory, or where the links of `model`, the ONNX file, lead (base/files.h).
 ModelText load_model_text(const std::filesystem::path& directory, const std::filesystem::path& model = {});
 // ModelText::max_length alone, for who wants no text.
 std::optional<std::int64_t> configured_length(const std::filesystem::path& directory,

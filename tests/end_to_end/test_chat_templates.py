@@ -145,6 +145,13 @@ def test_what_does_not_exist_in_a_branch_that_is_not_taken():
     assert compare([(template, {"x": "{}"}) for template in templates]) == 0
 
 
+def test_lists_are_sorted_by_several_attributes():
+    rows = [{"a": a, "b": {"c": c}} for a, c in ((2, "x"), (1, "Y"), (2, "W"), (1, "x"), (1, "X"))]
+    cases = [("{{ rows|sort(" + arguments + ")|tojson }}", {"rows": rows})
+             for arguments in ("attribute='a,b.c'", "attribute='b.c,a', reverse=true", "attribute='a,b.c', case_sensitive=true", "attribute='a'")]
+    assert compare(cases) == len(cases)
+
+
 def test_format_of_numbers():
     specs = ["02d", ".2f", "5d", "08.3f", "f", "d", "3.0f", ""]
     cases = [("{{ '<{:" + spec + "}>'.format(x) }}{{ '{n:" + spec + "}'.format(n=x) }}", {"x": x})

@@ -123,6 +123,14 @@ def test_unknown_token_that_is_missing(tmp_path, kind):
         oracle.encode("a c")
 
 
+@pytest.mark.parametrize("prefix", ["", "##", "t"])
+def test_word_pieces_of_any_prefix(byte_level, tmp_path, prefix):
+    """An empty one begins every token: none has a blank before it."""
+    byte_level["decoder"] = {"type": "WordPiece", "prefix": prefix, "cleanup": False}
+    expected, answers = encode(byte_level, ["the work of it", "a##b"], tmp_path)
+    assert answers == expected
+
+
 def test_empty_decoder_sequence(byte_level, tmp_path):
     byte_level["decoder"] = {"type": "Sequence", "decoders": []}
     expected, answers = encode(byte_level, ["the work", "x"], tmp_path)

@@ -17,13 +17,12 @@ constexpr std::uint32_t kMaxMultiple = 1000;
 constexpr unsigned kNumbers = kInteger | kFraction;
 
 // Keywords that would change what is accepted, and cannot be had.
-constexpr std::array<std::string_view, 15> kRefused = {"not",
+constexpr std::array<std::string_view, 14> kRefused = {"not",
                                                        "if",
                                                        "then",
                                                        "else",
                                                        "contains",
                                                        "patternProperties",
-                                                       "propertyNames",
                                                        "dependentRequired",
                                                        "dependentSchemas",
                                                        "dependencies",
@@ -85,6 +84,8 @@ Constraints SchemaReader::read(const SchemaPlace& place) {
   if (!open_.insert(&schema).second) fail(place.pointer, "it refers to itself before it asks for anything");
   for (const auto& [keyword, value] : schema.items()) read_keyword(keyword, value, place, out);
   if (schema.value("nullable", Json()) == true) out.types |= kNull;
+  if (const auto names = schema.find("propertyNames"); names != schema.end())
+    out = merged(std::move(out), named_as(*names, place.pointer + step("propertyNames")));
   for (const char* keyword : {"$ref", "allOf"}) {
     const auto found = schema.find(keyword);
     if (found == schema.end()) continue;
@@ -205,6 +206,21 @@ bool SchemaReader::read_object_keyword(const std::string& keyword, const Json& v
   }
   out.hinted_types |= kObject;
   return true;
+}
+
+// What names of members are asked to be: texts, which they are, or some of a list, as maps by an enumeration have it.
+Constraints SchemaReader::named_as(const Json& names, const std::string& pointer) {
+  static const Json never = false;
+  const Constraints asked = read(SchemaPlace{&names, pointer});
+  if (!(asked.types & kString) || asked.hinted_types != 0 || !asked.any_of.empty())
+    refuse("propertyNames", names, pointer);
+  Constraints out;
+  if (!asked.values) return out;
+  for (const Json* name : *asked.values)
+    if (name->is_string()) out.properties.push_back({name->get<std::string>(), {}});
+  out.additional = {{&never, pointer}};
+  out.hinted_types = kObject;
+  return out;
 }
 
 Constraints SchemaReader::merged(Constraints a, const Constraints& b) {

@@ -92,6 +92,7 @@ class SchemaReader {
   bool read_object_keyword(const std::string& keyword, const Json& value, const SchemaPlace& at,
                            Constraints& out);
   void refuse(const std::string& keyword, const Json& value, const std::string& pointer) const;
+  Constraints named_as(const Json& names, const std::string& pointer);
   void merge_members(Constraints& a, const Constraints& b);
   unsigned types_of(const Json& value, const std::string& pointer) const;
   std::uint32_t count_of(const Json& value, const std::string& pointer) const;

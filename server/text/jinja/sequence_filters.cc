@@ -37,10 +37,10 @@ Value fold_case(const Value& value, bool case_sensitive, Budget& budget) {
 }
 
 // What sort, unique, min and max compare: an attribute (an argument) or the item, without case unless asked.
-Value sort_key(Call& c, const Value& item, std::size_t attribute, bool case_sensitive) {
-  return fold_case(c.given(attribute) ? path(c.interpreter, item, c.get(attribute)) : item, case_sensitive,
-                   c.budget);
+Value sort_key(Call& c, const Value& item, const Value* attribute, bool case_sensitive) {
+  return fold_case(attribute ? path(c.interpreter, item, *attribute) : item, case_sensitive, c.budget);
 }
+const Value* if_given(const Call& c, std::size_t index) { return c.given(index) ? &c.get(index) : nullptr; }
 
 // The items in the order of their keys; equal ones keep theirs.
 Value sorted(const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse, Budget& budget) {
@@ -57,10 +57,19 @@ Value sorted(const std::vector<Value>& items, const std::vector<Value>& keys, bo
 
 Value sort_filter(Call& c) {
   const std::vector<Value> items = iterate(c.input, c.budget);
-  c.budget.charge_bytes(items.size() * (kListBytes + kTextBytes));
+  std::vector<Value> attributes;  // "a,b": those with the same a by b
+  if (c.given(2) && c.get(2).is_string())
+    for (const std::string_view name : split(c.get(2).as_string(), ",", -1, false, c.budget))
+      attributes.emplace_back(name);
+  const std::size_t parts = std::max<std::size_t>(attributes.size(), 1);
+  c.budget.charge_bytes(items.size() * (kListBytes + parts * kTextBytes));
   std::vector<Value> keys = room_for(items.size(), c.budget);
-  for (const Value& item : items)  // as lists, which compare equal items first: also undefined ones
-    keys.push_back(Value::list({sort_key(c, item, 2, c.flag(1))}));
+  for (const Value& item : items) {  // lists, which compare equal items first: also undefined ones
+    std::vector<Value> key = room_for(parts, c.budget);
+    for (std::size_t i = 0; i < parts; ++i)
+      key.push_back(sort_key(c, item, attributes.empty() ? if_given(c, 2) : &attributes[i], c.flag(1)));
+    keys.push_back(Value::list(std::move(key)));
+  }
   return sorted(items, keys, c.flag(0), c.budget);
 }
 
@@ -80,7 +89,7 @@ Value unique_filter(Call& c) {
   const std::vector<Value> items = iterate(c.input, c.budget);
   std::vector<Value> out = room_for(items.size(), c.budget);
   for (const Value& item : items) {
-    const Value key = sort_key(c, item, 1, c.flag(0));
+    const Value key = sort_key(c, item, if_given(c, 1), c.flag(0));
     if (seen.find(key, c.budget)) continue;
     seen.set(key, true, c.budget);
     out.push_back(item);
@@ -92,7 +101,7 @@ template <int kSign>
 Value extreme_filter(Call& c) {
   std::optional<Value> best, best_key;
   for (const Value& item : iterate(c.input, c.budget)) {
-    const Value key = sort_key(c, item, 1, c.flag(0));
+    const Value key = sort_key(c, item, if_given(c, 1), c.flag(0));
     if (best && kSign * compare(key, *best_key, c.budget) <= 0) continue;
     best = item, best_key = key;
   }

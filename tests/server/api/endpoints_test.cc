@@ -118,7 +118,8 @@ TEST(Endpoints, MoreSequencesThanMayWaitAreRefusedForGood) {
     request.client_gone = [] { return false; };
     request.body = std::string("{") + input + R"(, "n": 100, "max_tokens": 2})";
     http::HttpError error(200, "");
-    EXPECT_EQ(http::status_thrown([&] { router.find("POST", path).route->handler(request); }, &error), 400);
+    const http::Route* route = router.find("POST", path).route;
+    EXPECT_EQ(http::status_thrown([&] { route->handler(request); }, &error), 400);
     EXPECT_EQ(error.param, field);
   }
 }
@@ -199,6 +200,30 @@ TEST(Endpoints, ArgumentsOfEarlierCallsStayTheClientsTextWhereTheTemplatePrintsO
     const http::Response answer = router.find("POST", "/apply-template").route->handler(request);
     EXPECT_EQ(Json::parse(answer.body)["prompt"], "<call>f<arguments>" + printed + "</call>");
   }
+}
+
+// As DeepSeek's first templates. Whoever goes on with such a message begins its text.
+TEST(Endpoints, EmptyTextsBesideCallsAreNullWhereTheTemplatePrintsCallsOnlyThen) {
+  Service service;
+  service.add(
+      of_calls(
+          R"({{ tools or '' }}{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}{{ '<call>' + c.function.name + '<arguments>' + c.function.arguments + '</call>' }}{% endfor %}{% else %}{{ '(' + m.content + ')' }}{% endif %}{% endfor %})"),
+      {});
+  const http::Router router = make_router(service);
+  const auto prompt = [&](const std::string& more) {
+    http::Request request;
+    request.body = R"({"messages": [{"role": "user", "content": ""}, {"role": "assistant", )" + more + "}]}";
+    return Json::parse(router.find("POST", "/apply-template").route->handler(request).body)["prompt"];
+  };
+  const std::string calls = R"("tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}])";
+  for (const char* empty : {"", R"("content": null, )", R"("content": "", )", R"("content": [], )"})
+    EXPECT_EQ(prompt(empty + calls), "()<call>f<arguments>{}</call>") << empty;
+  EXPECT_EQ(prompt(R"("content": null, "tool_calls": [])"), "()()");
+  EXPECT_EQ(prompt(R"("content": null, "prefix": true)"), "()(");
+  http::HttpError error(200, "");
+  for (const std::string& lost : {R"("content": "text", )" + calls, calls + R"(, "prefix": true)"})
+    EXPECT_EQ(http::status_thrown([&] { prompt(lost); }, &error), 400) << lost;
+  EXPECT_EQ(error.param, "messages[1].tool_calls");
 }
 
 TEST(Endpoints, CallsOfToolsAreReadWhereTheTemplateAsksForThem) {

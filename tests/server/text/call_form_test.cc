@@ -17,39 +17,39 @@ struct Published {
   const char* answer;  // the part of a template that prints an assistant's message `m`
 };
 // Models' turns as their makers' templates print them, here without the rest.
-constexpr Published
-    kPublished[] =
-        {
-            {"Hermes, Qwen",
-             R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{"name": "' }}{{ c.function.name }}{{ '", "arguments": ' }}{{ c.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %})"},
-            {"Qwen 3, which shows that it does not think",
-             R"({{ '<think>\n\n</think>\n\n' }}{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{"name": "' ~ c.function.name ~ '", "arguments": ' ~ c.function.arguments | tojson ~ '}\n</tool_call>' }}{% endfor %})"},
-            {"Llama 3",
-             R"({% if m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call only') }}{% endif %}{{ '{"name": "' + m.tool_calls[0].function.name + '", "parameters": ' }}{{ m.tool_calls[0].function.arguments | tojson }}{{ '}' }}{% else %}{{ m.content }}{% endif %})"},
-            {"Mistral 7B",
-             R"({% if m.tool_calls %}{{ '[TOOL_CALLS] [' }}{% for c in m.tool_calls %}{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ (c.function | tojson)[:-1] }}{{ ', "id": "' + c.id + '"}' }}{{ ', ' if not loop.last else ']' }}{% endfor %}{% else %}{{ ' ' + m.content }}{% endif %})"},
-            {"Mistral Small 3.2",
-             R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '[TOOL_CALLS]' + c.function.name + '[CALL_ID]' + c.id + '[ARGS]' + c.function.arguments | tojson }}{% endfor %})"},
-            {"Qwen 3 Coder",
-             R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n<function=' + c.function.name + '>\n' }}{% for k, v in c.function.arguments | items %}{{ '<parameter=' + k + '>\n' }}{{ v if v is string else v | tojson }}{{ '\n</parameter>\n' }}{% endfor %}{{ '</function>\n</tool_call>' }}{% endfor %})"},
-            {"GLM 4.5",
-             R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>' + c.function.name }}{% for k, v in c.function.arguments | items %}{{ '\n<arg_key>' ~ k ~ '</arg_key>\n<arg_value>' }}{{ v if v is string else v | tojson }}{{ '</arg_value>' }}{% endfor %}{{ '\n</tool_call>' }}{% endfor %})"},
-            {"DeepSeek V3",
-             R"({% if m.tool_calls %}{{ m.content or '' }}{{ '<|tool_calls_begin|>' }}{% for c in m.tool_calls %}{{ '<|tool_call_begin|>' + c.type + '<|tool_sep|>' + c.function.name + '\n```json\n' }}{{ c.function.arguments | tojson }}{{ '\n```<|tool_call_end|>' }}{{ '' if loop.last else '\n' }}{% endfor %}{{ '<|tool_calls_end|>' }}{% else %}{{ m.content }}{% endif %})"},
-            {"Phi 4 mini, Granite",
-             R"({{ m.content or '' }}{% if m.tool_calls %}{{ '<|tool_call|>[' }}{% for c in m.tool_calls %}{{ '{"name": "' ~ c.function.name ~ '", "arguments": ' ~ c.function.arguments | tojson ~ '}' }}{{ ', ' if not loop.last }}{% endfor %}{{ ']<|/tool_call|>' }}{% endif %})"},
-            {"Command R7B",
-             R"({% if m.tool_calls %}{{ '<|START_ACTION|>[' }}{% for c in m.tool_calls %}{{ '\n    {"tool_call_id": "' ~ loop.index0 ~ '", "tool_name": "' ~ c.function.name ~ '", "parameters": ' ~ c.function.arguments | tojson ~ '}' }}{{ ',' if not loop.last }}{% endfor %}{{ '\n]<|END_ACTION|>' }}{% else %}{{ '<|START_RESPONSE|>' ~ m.content ~ '<|END_RESPONSE|>' }}{% endif %})"},
-            {"MiniMax M2",
-             R"({{ m.content or '' }}{% if m.tool_calls %}{{ '\n<minimax:tool_call>\n' }}{% for c in m.tool_calls %}{{ '<invoke name="' ~ c.function.name ~ '">\n' }}{% for k, v in c.function.arguments.items() %}{{ '<parameter name="' ~ k ~ '">' }}{{ v if v is string else v | tojson }}{{ '</parameter>\n' }}{% endfor %}{{ '</invoke>\n' }}{% endfor %}{{ '</minimax:tool_call>' }}{% endif %})"},
-            {"DeepSeek 3.1, where arguments are a text",
-             R"({{ m.content or '' }}{% if m.tool_calls %}{{ '<|tool_calls_begin|>' }}{% for c in m.tool_calls %}{{ '<|tool_call_begin|>' + c.function.name + '<|tool_sep|>' + c.function.arguments + '<|tool_call_end|>' }}{% endfor %}{{ '<|tool_calls_end|>' }}{% endif %})"},
-            {"DeepSeek 3.2",
-             R"({{ m.content }}{% if m.tool_calls %}{{ '\n\n<|DSML|function_calls>\n' }}{% for c in m.tool_calls %}{{ '<|DSML|invoke name="' ~ c.function.name ~ '">\n' }}{% for k, v in c.function.arguments.items() %}{{ '<|DSML|parameter name="' ~ k ~ '" string="' ~ ('true' if v is string else 'false') ~ '">' ~ (v if v is string else v | tojson) ~ '</|DSML|parameter>\n' }}{% endfor %}{{ '</|DSML|invoke>\n' }}{% endfor %}{{ '</|DSML|function_calls>' }}{% endif %})"},
-            {"Kimi K2",
-             R"({{ '<think>' ~ (m.reasoning_content or '') ~ '</think>' }}{{ m.content or '' }}{% if m.tool_calls %}{{ '<|tool_calls_section_begin|>' }}{% for c in m.tool_calls %}{{ '<|tool_call_begin|>' ~ c.id ~ '<|tool_call_argument_begin|>' ~ c.function.arguments | tojson ~ '<|tool_call_end|>' }}{% endfor %}{{ '<|tool_calls_section_end|>' }}{% endif %})"},
-            {"functionary",
-             R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '<function=' ~ c.function.name ~ '>' ~ c.function.arguments | tojson ~ '</function>' }}{% endfor %})"},
+constexpr Published kPublished[] = {
+    {"Hermes, Qwen",
+     R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{"name": "' }}{{ c.function.name }}{{ '", "arguments": ' }}{{ c.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %})"},
+    {"Qwen 3, which shows that it does not think",
+     R"({{ '<think>\n\n</think>\n\n' }}{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{"name": "' ~ c.function.name ~ '", "arguments": ' ~ c.function.arguments | tojson ~ '}\n</tool_call>' }}{% endfor %})"},
+    {"Llama 3",
+     R"({% if m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call only') }}{% endif %}{{ '{"name": "' + m.tool_calls[0].function.name + '", "parameters": ' }}{{ m.tool_calls[0].function.arguments | tojson }}{{ '}' }}{% else %}{{ m.content }}{% endif %})"},
+    {"Mistral 7B",
+     R"({% if m.tool_calls %}{{ '[TOOL_CALLS] [' }}{% for c in m.tool_calls %}{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ (c.function | tojson)[:-1] }}{{ ', "id": "' + c.id + '"}' }}{{ ', ' if not loop.last else ']' }}{% endfor %}{% else %}{{ ' ' + m.content }}{% endif %})"},
+    {"Mistral Small 3.2",
+     R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '[TOOL_CALLS]' + c.function.name + '[CALL_ID]' + c.id + '[ARGS]' + c.function.arguments | tojson }}{% endfor %})"},
+    {"Qwen 3 Coder",
+     R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n<function=' + c.function.name + '>\n' }}{% for k, v in c.function.arguments | items %}{{ '<parameter=' + k + '>\n' }}{{ v if v is string else v | tojson }}{{ '\n</parameter>\n' }}{% endfor %}{{ '</function>\n</tool_call>' }}{% endfor %})"},
+    {"GLM 4.5",
+     R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>' + c.function.name }}{% for k, v in c.function.arguments | items %}{{ '\n<arg_key>' ~ k ~ '</arg_key>\n<arg_value>' }}{{ v if v is string else v | tojson }}{{ '</arg_value>' }}{% endfor %}{{ '\n</tool_call>' }}{% endfor %})"},
+    {"DeepSeek V3",
+     R"({% if m.tool_calls %}{{ m.content or '' }}{{ '<|tool_calls_begin|>' }}{% for c in m.tool_calls %}{{ '<|tool_call_begin|>' + c.type + '<|tool_sep|>' + c.function.name + '\n```json\n' }}{{ c.function.arguments | tojson }}{{ '\n```<|tool_call_end|>' }}{{ '' if loop.last else '\n' }}{% endfor %}{{ '<|tool_calls_end|>' }}{% else %}{{ m.content }}{% endif %})"},
+    {"Phi 4 mini, Granite", R"({{ m.content or '' }}{% if m.tool_calls %}{{ '<|tool_call|>[' }}{% for c in m.tool_calls %}{{ '{"name": "' ~ c.function.name ~ '", "arguments": ' ~ c.function.arguments | tojson ~ '}' }}{{ ', ' if not loop.last }}{% endfor %}{{ ']<|/tool_call|>' }}{% endif %})"},
+    {"Command R7B",
+     R"({% if m.tool_calls %}{{ '<|START_ACTION|>[' }}{% for c in m.tool_calls %}{{ '\n    {"tool_call_id": "' ~ loop.index0 ~ '", "tool_name": "' ~ c.function.name ~ '", "parameters": ' ~ c.function.arguments | tojson ~ '}' }}{{ ',' if not loop.last }}{% endfor %}{{ '\n]<|END_ACTION|>' }}{% else %}{{ '<|START_RESPONSE|>' ~ m.content ~ '<|END_RESPONSE|>' }}{% endif %})"},
+    {"MiniMax M2",
+     R"({{ m.content or '' }}{% if m.tool_calls %}{{ '\n<minimax:tool_call>\n' }}{% for c in m.tool_calls %}{{ '<invoke name="' ~ c.function.name ~ '">\n' }}{% for k, v in c.function.arguments.items() %}{{ '<parameter name="' ~ k ~ '">' }}{{ v if v is string else v | tojson }}{{ '</parameter>\n' }}{% endfor %}{{ '</invoke>\n' }}{% endfor %}{{ '</minimax:tool_call>' }}{% endif %})"},
+    {"DeepSeek 3.1, where arguments are a text",
+     R"({{ m.content or '' }}{% if m.tool_calls %}{{ '<|tool_calls_begin|>' }}{% for c in m.tool_calls %}{{ '<|tool_call_begin|>' + c.function.name + '<|tool_sep|>' + c.function.arguments + '<|tool_call_end|>' }}{% endfor %}{{ '<|tool_calls_end|>' }}{% endif %})"},
+    {"DeepSeek 3.2",
+     R"({{ m.content }}{% if m.tool_calls %}{{ '\n\n<|DSML|function_calls>\n' }}{% for c in m.tool_calls %}{{ '<|DSML|invoke name="' ~ c.function.name ~ '">\n' }}{% for k, v in c.function.arguments.items() %}{{ '<|DSML|parameter name="' ~ k ~ '" string="' ~ ('true' if v is string else 'false') ~ '">' ~ (v if v is string else v | tojson) ~ '</|DSML|parameter>\n' }}{% endfor %}{{ '</|DSML|invoke>\n' }}{% endfor %}{{ '</|DSML|function_calls>' }}{% endif %})"},
+    {"Kimi K2",
+     R"({{ '<think>' ~ (m.reasoning_content or '') ~ '</think>' }}{{ m.content or '' }}{% if m.tool_calls %}{{ '<|tool_calls_section_begin|>' }}{% for c in m.tool_calls %}{{ '<|tool_call_begin|>' ~ c.id ~ '<|tool_call_argument_begin|>' ~ c.function.arguments | tojson ~ '<|tool_call_end|>' }}{% endfor %}{{ '<|tool_calls_section_end|>' }}{% endif %})"},
+    {"Kimi K2 as it came out", R"({{ m.content or '' }}{% if m.tool_calls %}{{ '<|tool_calls_section_begin|>' }}{% for c in m.tool_calls %}{{ '<|tool_call_begin|>functions.' ~ c.function.name ~ ':' ~ loop.index0 ~ '<|tool_call_argument_begin|>' ~ c.function.arguments | tojson ~ '<|tool_call_end|>' }}{% endfor %}{{ '<|tool_calls_section_end|>' }}{% endif %})"},
+    {"DeepSeek R1",
+     R"({% if m.content is none %}{{ '<|tool_calls_begin|>' }}{% for c in m.tool_calls %}{{ '<|tool_call_begin|>' + c.type + '<|tool_sep|>' + c.function.name + '\n```json\n' + c.function.arguments + '\n```<|tool_call_end|>' }}{{ '' if loop.last else '\n' }}{% endfor %}{{ '<|tool_calls_end|>' }}{% else %}{{ m.content }}{% endif %})"},
+    {"functionary",
+     R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '<function=' ~ c.function.name ~ '>' ~ c.function.arguments | tojson ~ '</function>' }}{% endfor %})"},
 };
 
 ChatTemplate parsed(const std::string& answer) {
@@ -128,6 +128,7 @@ TEST(CallForm, WhatATemplatePrintsOfCallsIsReadAsTheseCalls) {
     const ChatTemplate chat_template = parsed(answer);
     const auto form = call_form_of(chat_template, {{"eos_token", "<|end|>"}});
     ASSERT_TRUE(form) << whose;
+    EXPECT_EQ(form->null_content, std::string_view(whose) == "DeepSeek R1") << whose;
     const bool single = std::string_view(whose) == "Llama 3";
     int several = 0;
     for (int i = 0; i < test::rounds(200, 5000); ++i) {

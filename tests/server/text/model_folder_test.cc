@@ -73,6 +73,36 @@ TEST_F(ModelFolder, LinksInsideItAndToWhereTheModelsOwnLinkLeadsAreFollowed) {
   EXPECT_EQ(load_model_text(folder(), folder() / "model.onnx").eos_ids, std::vector<std::int32_t>{7});
 }
 
+TEST_F(ModelFolder, NumbersThatPythonWritesByWordsAreNone) {
+  write(folder() / "config.json",
+        R"({"time_step_limit": [0.0, Infinity], "n_ctx": NaN, "low":-Infinity,"eos_token_id": 7})");
+  write(folder() / "chat_template.json", R"({"x": NaN, "chat_template": "NaN \"Infinity\\"})");
+  const ModelText text = load_model_text(folder());
+  EXPECT_EQ(text.eos_ids, std::vector<std::int32_t>{7});
+  EXPECT_FALSE(text.max_length);
+  EXPECT_EQ(text.chat_template->source(), "NaN \"Infinity\\");
+  for (const char* broken :
+       {R"({"a": Infinit})", R"({"a": NaNs})", "{Infinity: 1}", R"({"a": +Infinity})", R"({"a": "NaN)"}) {
+    write(folder() / "config.json", broken);
+    expect_refused("config.json: not valid JSON");
+  }
+}
+
+// As transformers saves several templates.
+TEST_F(ModelFolder, AFurtherTemplateServesChatsWithTools) {
+  write(folder() / "chat_template.jinja", "usual");
+  EXPECT_FALSE(load_model_text(folder()).tool_template);
+  write(folder() / "additional_chat_templates" / "tool_use.jinja", "tools");
+  const ModelText text = load_model_text(folder());
+  ASSERT_TRUE(text.chat_template && text.tool_template);
+  EXPECT_EQ(text.chat_template->source(), "usual");
+  EXPECT_EQ(text.tool_template->source(), "tools");
+  fs::remove_all(folder() / "additional_chat_templates");
+  write(root_ / "other" / "tool_use.jinja", "secret");
+  fs::create_directory_symlink(root_ / "other", folder() / "additional_chat_templates");
+  expect_refused("is a link that leaves the directory of the model");
+}
+
 TEST_F(ModelFolder, WhatIsNoFileIsNamedAndNotPassedOver) {
   for (const char* name : kNames) {
     SCOPED_TRACE(name);

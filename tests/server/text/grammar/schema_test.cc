@@ -140,6 +140,19 @@ TEST(GrammarSchema, SchemasMerge) {
   expect_values(R"({"type":"string","nullable":true})", {R"("a")", "null"}, {"1"});
 }
 
+// As zod writes each record, and pydantic dictionaries by an enumeration.
+TEST(GrammarSchema, NamesOfMembersAreTextsOrSomeOfAList) {
+  expect_values(R"({"type":"object","propertyNames":{"type":"string"},"additionalProperties":{"const":1}})",
+                {"{}", R"({"x":1,"y":1})"}, {R"({"x":2})"});
+  const std::string named =
+      R"({"$defs":{"e":{"title":"E","type":"string","enum":["x","y",1]}},"required":["y"],"additionalProperties":{"type":"null"},"propertyNames":)";
+  for (const char* names : {R"({"enum":["x","y"]}})", R"({"$ref":"#/$defs/e"}})"})
+    expect_values(named + names, {R"({"y":null})", R"({"x":null,"y":null})"},
+                  {"{}", R"({"x":null})", R"({"y":1})", R"({"y":null,"z":null})"});
+  expect_values(R"({"properties":{"a":{"const":1},"b":{"const":2}},"propertyNames":{"const":"a"}})",
+                {"{}", R"({"a":1})"}, {R"({"b":2})", R"({"a":1,"b":2})"});
+}
+
 TEST(GrammarSchema, SchemasReferToThemselves) {
   const std::string tree =
       R"({"$defs":{"a/b c":{"type":"object","properties":{"l":{"anyOf":[{"$ref":"#/$defs/a~1b%20c"},{"type":"null"}]}},"required":["l"],"additionalProperties":false}},"$ref":"#/$defs/a~1b%20c"})";
@@ -158,13 +171,15 @@ TEST(GrammarSchema, ArraysHaveTheirItems) {
 
 TEST(GrammarSchema, WhatIsNotSupportedIsNamedWithItsPlace) {
   for (const char* keyword :
-       {"not", "if", "contains", "propertyNames", "patternProperties", "dependentRequired", "$dynamicRef"})
+       {"not", "if", "contains", "patternProperties", "dependentRequired", "$dynamicRef"})
     EXPECT_EQ(schema_error("{\"properties\":{\"a/b\":{\"" + std::string(keyword) +
                            "\":{\"x\":{\"type\":\"null\"}}}}}"),
               "schema: #/properties/a~1b/" + std::string(keyword) + ": \"" + keyword +
                   "\" is not supported; leave it out, or check it afterwards");
   const std::pair<const char*, const char*> cases[] = {
       {R"({"uniqueItems":true})", "schema: #/uniqueItems: \"uniqueItems\" is not supported"},
+      {R"({"propertyNames":{"pattern":"a"}})", "schema: #/propertyNames: \"propertyNames\" is not supported"},
+      {R"({"propertyNames":false})", "schema: #/propertyNames: \"propertyNames\" is not supported"},
       {R"({"$ref":"other.json"})", "schema: #/$ref: only references into the same schema"},
       {R"({"$ref":"#/$defs/x"})", "schema: #/$ref: nothing is at \"#/$defs/x\""},
       {R"({"$ref":"#"})", "schema: #: it refers to itself"},
