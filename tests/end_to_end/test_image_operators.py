@@ -3,10 +3,27 @@ that standardize their weights, operators with sizes that only the run tells."""
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from operator_cases import BINARY, agrees, node, random, write_case
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
+
+
+@pytest.mark.parametrize("declared", [[], [1]])
+def test_loops_whose_counter_is_a_row(tmp_path, declared):
+    """tf2onnx's crop_and_resize slices by the number of the trip, which its body declares to have one axis."""
+    going = [helper.make_tensor_value_info("i", TensorProto.INT64, declared), helper.make_tensor_value_info("c", TensorProto.BOOL, declared)]
+    cut = [] if declared else [node("Reshape", "i row", "at")]
+    at = "i" if declared else "at"
+    body = [node("Identity", "c", "again"), *cut, node("Add", f"{at} row", "end"), node("Slice", f"x {at} end zero", "part"),
+            node("Squeeze", "part zero", "piece")]
+    results = [helper.make_tensor_value_info("again", TensorProto.BOOL, declared),
+               helper.make_tensor_value_info("piece", TensorProto.FLOAT, None)]
+    around = helper.make_node("Loop", ["trips", ""], ["y"], body=helper.make_graph(body, "body", going, results))
+    weights = {"trips": np.array(3), "row": np.array([1]), "zero": np.array([0])}
+    write_case(tmp_path / "case", [around], {"x": random(4, 2, 5)}, weights)
+    agrees(tmp_path, drivers=["dynamic"])
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 18), (3, 4), (2, 4, 5, 3), (2, 4, 1, 2, 3)])
