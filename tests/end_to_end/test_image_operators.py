@@ -40,6 +40,15 @@ def test_crop_and_resize_by_scales(tmp_path):
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("scale", [0.37, 0.5, 1.7])
+def test_corners_that_fractional_scales_align(tmp_path, mode, scale):
+    """`F.interpolate(x, scale_factor=1.7, align_corners=True)`: by the output's own length."""
+    nodes = [node("Resize", "x _ by", mode=mode, coordinate_transformation_mode="align_corners")]
+    write_case(tmp_path / "case", nodes, {"x": random(1, 2, 7, 9)}, {"by": np.array([1, 1, scale, scale], np.float32)})
+    agrees(tmp_path)
+
+
 @pytest.mark.parametrize("declared", [[], [1]])
 def test_loops_whose_counter_is_a_row(tmp_path, declared):
     """tf2onnx's crop_and_resize slices by the number of the trip, which its body declares to have one axis."""

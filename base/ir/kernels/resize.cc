@@ -78,13 +78,13 @@ float coordinate(const std::string& mode, const ResizedAxis& axis, int64_t o) {
   if (mode == "tf_crop_and_resize")
     return a.out > 1 ? axis.begin * (in - 1) + x * (axis.end - axis.begin) * (in - 1) / (a.out - 1)
                      : 0.5f * (axis.begin + axis.end) * (in - 1);
-  // The output's length before it is rounded, as ONNX's own tests have it; ONNX Runtime takes the rounded one here.
-  const float exact = a.scale * in;
-  if (mode == "align_corners") return exact == 1 || a.out == 1 ? 0 : x * (in - 1) / (exact - 1);
+  // Corners by the output's own length, as PyTorch, ONNX Runtime and the standard's text have it. The standard's
+  // reference, and so two of its tests, take the length before it is rounded.
+  if (mode == "align_corners") return a.out == 1 ? 0 : x * (in - 1) / (a.out - 1);
   if (mode == "pytorch_half_pixel" && !(a.out > 1)) return 0;
   if (mode == "tf_half_pixel_for_nn") return (x + 0.5f) / a.scale;
   const float half = (x + 0.5f) / a.scale - 0.5f;
-  if (mode == "half_pixel_symmetric") return in / 2 * (1 - a.out / exact) + half;
+  if (mode == "half_pixel_symmetric") return in / 2 * (1 - a.out / (a.scale * in)) + half;
   if (mode == "half_pixel" || mode == "pytorch_half_pixel") return half;
   unsupported("Resize with coordinate_transformation_mode " + escaped(mode));
 }
