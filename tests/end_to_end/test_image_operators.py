@@ -1,6 +1,8 @@
 """What exporters write of image models beyond ONNX's own tests, against ONNX Runtime: tf2onnx's crops in loops, PyTorch's layers
 that standardize their weights, operators with sizes that only the run tells."""
 
+import subprocess
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -137,3 +139,14 @@ def test_centred_crops_to_sizes_that_only_the_run_tells(tmp_path):
                sizes={"x": [2, "h", "w"], "other": [1, "oh", "ow"]}, results=[padded])
     agrees(tmp_path, 2, ["dynamic"])
     agrees(tmp_path / "other", 1, ["static"])
+
+
+@pytest.mark.parametrize("words", [{"strides": [2**62, 1], "output_shape": [4, 4]}, {"dilations": [2**62, 2**62], "auto_pad": "SAME_UPPER"}])
+def test_windows_that_no_number_holds_are_refused(tmp_path, words):
+    """Where the size of the output is given, or the kernel's is known to the run alone, no rule multiplies these."""
+    feeds = {"x": random(1, 2, 3, 3), "w": random(2, 3, 3, 3)}
+    write_case(tmp_path / "case", [node("ConvTranspose", "x w", **words)], feeds, sizes={"x": [1, 2, "h", "w"], "w": [2, 3, "a", "b"]},
+               results=[random(1, 3, 4, 4)])
+    for driver in ("dynamic", "static"):
+        run = subprocess.run([BINARY, "--suite", tmp_path, "--driver", driver], capture_output=True, text=True, timeout=300)
+        assert "node #0 (ConvTranspose): a size that the model computes from its dimensions exceeds 2^63 - 1" in run.stdout, run.stdout

@@ -128,7 +128,10 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
       kernel = kernel_of(weights), out(y.dims.begin() + 2, y.dims.begin() + y.rank);
   if (automatic.starts_with("SAME") || a.has(key::kOutputShape))
     for (std::size_t i = 0; i < spatial; ++i) {
-      const int64_t total = (in[i] - 1) * strides[i] + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - out[i];
+      // In checked arithmetic: no rule has multiplied the file's numbers where the output's size was given.
+      const Expr reach =
+          (Expr(in[i]) - 1) * Expr(strides[i]) + (Expr(kernel[i]) - 1) * Expr(dilations[i]) + 1;
+      const int64_t total = *(reach + Expr(extra[i]) - Expr(out[i])).constant();
       const int64_t cut = std::max<int64_t>(total, 0);  // else zeros behind what the kernel reaches
       begin[i] = automatic == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
     }
