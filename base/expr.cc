@@ -157,6 +157,20 @@ Expr floordiv(const Expr& a, const Expr& b) {
     const auto low = a.lower_bound(), high = a.upper_bound();
     if (low && high && floordiv64(*low, *cb) == floordiv64(*high, *cb)) return floordiv64(*low, *cb);
   }
+  // What all terms of both hold falls out, so that it may be 0 where the sizes are but sketched: (a*b) / (2*a) = b / 2.
+  std::optional<Expr::Monomial> common;
+  for (const Expr* e : {&a, &b})
+    for (const auto& [m, f] : *e->terms_) {
+      Expr::Monomial both;
+      if (common)
+        std::set_intersection(common->begin(), common->end(), m.begin(), m.end(), std::back_inserter(both),
+                              Expr::AtomLess());
+      common = common ? both : m;
+    }
+  if (common && !common->empty() && !b.terms_->empty()) {
+    const Expr factor{Expr::Terms{{*common, 1}}};
+    return floordiv(*a.exact_quotient(factor), *b.exact_quotient(factor));
+  }
   return Expr::atom(Expr::AtomKind::kFloorDiv, "", a, b);
 }
 Expr ceildiv(const Expr& a, const Expr& b) { return floordiv(a + b - 1, b); }

@@ -136,6 +136,7 @@ class Builder {
   struct BodyInput {
     DType dtype;
     std::optional<Shape> shape;
+    bool may_be_row = false;  // a scalar that the body sees as [1] where it declares one axis
   };
   std::shared_ptr<Graph> subgraph(Scope& scope, const onnx::Graph& graph,
                                   const std::vector<BodyInput>& inputs, const std::string& label,

@@ -85,7 +85,12 @@ std::shared_ptr<Graph> Builder::subgraph(Scope& scope, const onnx::Graph& graph,
                                        std::string(name_of(inputs[i].dtype)));
     const ValueId id = result->add_value(graph.inputs[i].name, inputs[i].dtype, inputs[i].shape);
     result->inputs.push_back(id);
-    define(body, graph.inputs[i].name, id, "a body input of node " + label);
+    const onnx::Type& type = graph.inputs[i].type;
+    const ValueId seen =
+        inputs[i].may_be_row && type.has_shape && type.dims.size() == 1
+            ? emit(*result, Op::kReshape, graph.inputs[i].name, {id}, {{key::kShape, Shape{Expr(1)}}})[0]
+            : id;
+    define(body, graph.inputs[i].name, seen, "a body input of node " + label);
   }
   add_initializers(body, graph);
   add_nodes(body, graph.nodes);
@@ -190,7 +195,8 @@ void Builder::add_loop(Scope& scope, const onnx::Node& given, const std::string&
                                        " (max_loop_trips)");
     trips *= *count;
   }
-  std::vector<BodyInput> body_inputs = {{DType::kI64, Shape{}}, {DType::kBool, Shape{}}};
+  // The number of the trip and the condition: tf2onnx's bodies slice by the former, of rank 1, as ONNX Runtime has it.
+  std::vector<BodyInput> body_inputs = {{DType::kI64, Shape{}, true}, {DType::kBool, Shape{}, true}};
   for (std::size_t i = 2; i < inputs.size(); ++i) {
     if (inputs[i] == kNoValue)
       throw Error(Code::kBadModel, "node " + label + ": state without a first value");

@@ -74,6 +74,7 @@ inline constexpr Key<double> kBias{"bias"};
 inline constexpr Key<double> kClip{"clip"};
 inline constexpr Key<double> kCubicCoeffA{"cubic_coeff_a"};
 inline constexpr Key<double> kEpsilon{"epsilon"};
+inline constexpr Key<double> kExtrapolationValue{"extrapolation_value"};
 inline constexpr Key<double> kParameter{"parameter"};  // of a row of base/ir/rowwise.h; 0 where it has none
 inline constexpr Key<double> kScale{"scale"};
 inline constexpr Key<double> kSoftcap{"softcap"};

@@ -128,7 +128,8 @@ enum class Op : unsigned char {
   kMaxRoiPool,  // (x, rois [R, 5]) {output_shape: 2 ints, scale}
   kNonMaxSuppression,  // (boxes [N, B, 4], scores [N, C, B], most scalar?, overlap scalar?, score scalar?) -> i64 [n, 3]
                        // {center_point_box}; n data-dependent
-  kResize,  // (x) and ONNX's attributes; scales / sizes as inputs
+  kResize,  // (x, scales?, sizes i64?, roi?) and ONNX's attributes; roi: where tf_crop_and_resize cuts, all begins, then
+            // all ends, as parts of the axes
   // -- integer products and quantization (decoded by the importer where a kernel exists)
   kQuantizeLinear, kDequantizeLinear,  // (x, scale, zero_point?) {axis, block_size}; Dequantize: {zero_point: int = 0,
                                        // for all elements, where the input is absent}

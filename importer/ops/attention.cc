@@ -1,4 +1,5 @@
 // The standard's Attention (opset 23 on) and RotaryEmbedding, and com.microsoft's RotaryEmbedding and MRotaryEmbedding.
+#include <algorithm>
 #include <cmath>
 
 #include "base/ir/attention_operands.h"
@@ -168,12 +169,24 @@ ValueId heads_of(OpContext& c, std::size_t i, const char* attribute) {
   return rank_of(c, x) == 4 ? x : split_heads(c, x, c.attr_int(attribute, 0));
 }
 
-int64_t window_of(OpContext& c, bool causal) {
-  const int64_t left = c.attr_int("left_window_size", -1), right = c.attr_int("right_window_size", -1);
-  if (left < 0 && (right < 0 || causal)) return 0;
-  if (left < 0 || (right >= 0 && !causal))
-    c.unsupported("a window to the right; export the window as a mask");
-  return left + 1;
+// How many keys a window reaches; -1: all. Further than any sequence is cut, so that sums stay numbers.
+int64_t window_size(OpContext& c, const char* name) {
+  return std::min(c.attr_int(name, -1), int64_t{1} << 40);
+}
+
+// The mask, if there is one, with the keys hidden that lie further behind a query than the window to the right reaches.
+// Query i sits at `past` + i.
+ValueId mask_of_window(OpContext& c, ValueId mask, const Expr& past, const Expr& queries, const Expr& keys) {
+  const int64_t right = window_size(c, "right_window_size");
+  if (right < 0 || c.attr_int("is_causal", 0) != 0) return mask;
+  if (c.has_input(6))
+    c.unsupported("a window to the right beside lengths of keys; export the window as a mask");
+  const ValueId last = reshape(c, range(c, past + Expr(right), past + Expr(right) + queries), {queries, 1});
+  const ValueId seen = c.emit(Op::kLessOrEqual, {range(c, 0, keys), last});
+  if (mask == kNoValue) return seen;
+  const DType type = dtype_of(c, mask);
+  return type == DType::kBool ? binary(c, Op::kAnd, mask, seen)
+                              : c.emit(Op::kWhere, {seen, mask, scalar(c, -INFINITY, type)});
 }
 
 // (q, k, v, mask?, past_k?, past_v?, valid key lengths [B]?) -> (y, present_k?, present_v?, scores?)
@@ -194,7 +207,10 @@ void attention(OpContext& c) {
   }
   if (c.has_input(3)) in[attention::kBias] = padded_mask(c, c.inputs[3], total);
   in[attention::kLengths] = optional_input(c, 6);
-  attend(c, in, causal, window_of(c, causal), c.attr_float("softcap", 0));
+  const Expr keys = shape_of(c, k)[2];
+  in[attention::kBias] = mask_of_window(c, in[attention::kBias], total - keys, shape_of(c, q)[2], total);
+  const int64_t left = window_size(c, "left_window_size");
+  attend(c, in, causal, left < 0 ? 0 : left + 1, c.attr_float("softcap", 0));
 }
 
 }  // namespace

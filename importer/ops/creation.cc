@@ -110,9 +110,16 @@ void blackman_window(OpContext& c) { cosine_window(c, 0.42, 0.5, 0.08); }
 
 void identity(OpContext& c) { c.outputs[0] = c.input(0); }
 
+// Whether a ratio that is stored drops nothing, as PyTorch writes functional dropouts of 0, in training mode.
+bool drops_nothing(const OpContext& c) {
+  if (!c.has_input(1)) return false;
+  const auto& ratio = value_of(c, c.inputs[1]).constant;
+  return ratio && ratio->size() == 1 && materialise(*ratio).real(0) == 0;
+}
+
 // Inference only: the mask, where wanted, keeps everything.
 void dropout(OpContext& c) {
-  if (c.has_input(2)) {
+  if (c.has_input(2) && !drops_nothing(c)) {
     const auto training = known_ints(c, 2);
     if (!training || training->empty() || (*training)[0])
       c.unsupported("Dropout in training mode; export the model for inference");

@@ -150,9 +150,34 @@ void quantized_embed_layer_norm(OpContext& c) {
   c.outputs = plain.outputs;
 }
 
+// (x, scale, bias, running mean, running variance) -> (y, and the running statistics gone on with): by statistics of x
+// itself, as layers that standardize their weights are written (BiT, NFNet).
+void batch_norm_in_training(OpContext& c) {
+  const ValueId x = c.input(0), wide = cast(c, x, DType::kF32);
+  if (c.rank(0) < 2) c.fail("BatchNormalization in training mode needs channels at axis 1");
+  std::vector<int64_t> axes{0};
+  for (int64_t i = 2; i < c.rank(0); ++i) axes.push_back(i);
+  const auto mean_of = [&](ValueId v, int64_t keepdims) {
+    return c.emit(Op::kReduceMean, {v}, {{key::kAxes, axes}, {key::kKeepdims, keepdims}});
+  };
+  const ValueId apart = binary(c, Op::kSub, wide, mean_of(wide, 1));
+  const ValueId statistics[] = {mean_of(wide, 0), mean_of(binary(c, Op::kMul, apart, apart), 0)};
+  c.outputs[0] = c.emit(Op::kBatchNorm, {x, c.input(1), c.input(2), statistics[0], statistics[1]},
+                        {{key::kEpsilon, c.attr_float("epsilon", 1e-5f)}});
+  const double momentum = c.attr_float("momentum", 0.9f);
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (!c.wants_output(1 + i)) continue;
+    const auto part = [&](ValueId v, double share) {
+      return binary(c, Op::kMul, cast(c, v, DType::kF32), scalar(c, share, DType::kF32));
+    };
+    const ValueId next =
+        binary(c, Op::kAdd, part(c.input(3 + i), momentum), part(statistics[i], 1 - momentum));
+    c.outputs[1 + i] = cast(c, next, dtype_of(c, c.input(3 + i)));
+  }
+}
+
 void batch_norm(OpContext& c) {
-  if (c.attr_int("training_mode", 0))
-    c.unsupported("BatchNormalization in training mode; export the model for inference");
+  if (c.attr_int("training_mode", 0)) return batch_norm_in_training(c);
   if (!c.attr_int("spatial", 1)) c.unsupported("BatchNormalization with spatial=0");
   for (std::size_t i = 1; i < c.node.outputs.size(); ++i)
     if (c.wants_output(i) && c.opset >= 14) c.unsupported("running statistics as outputs are for training");

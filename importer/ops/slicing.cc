@@ -166,29 +166,33 @@ void space_blocks(OpContext& c, Op op) {
 void depth_to_space(OpContext& c) { space_blocks(c, Op::kDepthToSpace); }
 void space_to_depth(OpContext& c) { space_blocks(c, Op::kSpaceToDepth); }
 
-// Cuts or pads each axis to its target, evenly on both sides; the odd element goes to the end.
+// Cuts or pads each axis to its target, evenly on both sides; the odd element goes to the end. All by arithmetic on
+// sizes, which folds to numbers or expressions where they are known.
 void center_crop_pad(OpContext& c) {
-  const auto target = known_ints(c, 1);
-  if (!target) c.unsupported("a target shape that is computed at run time");
-  ValueId x = c.input(0);
   const auto rank = static_cast<std::size_t>(c.rank(0));
   std::vector<int64_t> axes = c.attr_ints("axes");
   if (axes.empty())
     for (std::size_t i = 0; i < rank; ++i) axes.push_back(static_cast<int64_t>(i));
-  if (axes.size() != target->size()) c.fail("one target size an axis is needed");
-  Shape pads(2 * rank, Expr(0));
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    const int64_t axis = c.axis(axes[i], static_cast<int>(rank)), want = (*target)[i];
-    const auto a = static_cast<std::size_t>(axis);
-    if (want < 0) c.fail("a target size of " + std::to_string(want));
-    const int64_t have = constant_dim(c, x, a, "an axis to crop or pad"),
-                  difference = want > have ? want - have : have - want;
-    if (have > want) x = slice_axis(c, x, axis, difference / 2, difference / 2 + want);
-    if (have >= want) continue;
-    pads[a] = difference / 2;
-    pads[a + rank] = difference - difference / 2;
-  }
-  c.outputs[0] = c.emit(Op::kPad, {x, kNoValue, kNoValue}, {{key::kPadding, pads}, {key::kMode, "constant"}});
+  Shape sizes;
+  for (int64_t& a : axes) sizes.push_back(shape_of(c, c.input(0))[a = c.axis(a, static_cast<int>(rank))]);
+  if (std::set<int64_t>(axes.begin(), axes.end()).size() != axes.size()) c.fail("has an axis twice");
+  if (constant_dim(c, c.input(1), 0, "the target shape") != std::ssize(axes))
+    c.fail("one target size an axis is needed");
+  if (const auto target = known_ints(c, 1))
+    for (const int64_t size : *target)
+      if (size < 0) c.fail("a target size of " + std::to_string(size));
+  const ValueId have = dims(c, sizes), none = scalar(c, 0, DType::kI64), two = scalar(c, 2, DType::kI64),
+                want = binary(c, Op::kMax, cast(c, c.input(1), DType::kI64), none),
+                named = c.constant_ints(axes);
+  const auto excess = [&](ValueId a, ValueId b) {
+    return binary(c, Op::kMax, binary(c, Op::kSub, a, b), none);
+  };
+  const ValueId begin = binary(c, Op::kDiv, excess(have, want), two),
+                end = binary(c, Op::kAdd, begin, binary(c, Op::kMin, have, want));
+  const ValueId cut = standard_results(c, "Slice", {c.input(0), begin, end, named})[0];
+  const ValueId lack = excess(want, have), before = binary(c, Op::kDiv, lack, two);
+  const ValueId pads = c.emit(Op::kConcat, {before, binary(c, Op::kSub, lack, before)}, {{key::kAxis, 0}});
+  c.outputs[0] = standard_results(c, "Pad", {cut, pads, kNoValue, named})[0];
 }
 
 // (cache, update, first index [B]?): the update's slices overwrite the cache's along `axis` (a static

@@ -23,10 +23,10 @@ std::string auto_pad(OpContext& c) {
 }
 
 // What a kernel covers. Throws Error(kBadModel) where that is no number of 64 bits.
-Expr reach(int64_t kernel, int64_t dilation) { return (Expr(kernel) - 1) * Expr(dilation) + 1; }
+Expr reach(const Expr& kernel, int64_t dilation) { return (kernel - 1) * Expr(dilation) + 1; }
 
-// SAME pads so that the output has ceil(in / stride): numbers where the input's size is one.
-void resolve_auto_pad(OpContext& c, Attributes& attributes, const std::vector<int64_t>& kernel) {
+// SAME pads so that the output has ceil(in / stride): numbers where the sizes of input and kernel are.
+void resolve_auto_pad(OpContext& c, Attributes& attributes, const Shape& kernel) {
   const std::size_t n = kernel.size();
   const std::string mode = auto_pad(c);
   std::vector<int64_t> pads = c.attr_ints("pads");
@@ -40,7 +40,7 @@ void resolve_auto_pad(OpContext& c, Attributes& attributes, const std::vector<in
   const auto &strides = attributes.get(key::kStrides), &dilations = attributes.get(key::kDilations);
   for (std::size_t i = 0; i < n; ++i) {
     const auto in = x[2 + i].constant();
-    if (!in || strides[i] <= 0) {
+    if (!in || !kernel[i].constant() || strides[i] <= 0) {
       attributes.set(key::kAutoPad, mode);
       return;
     }
@@ -68,17 +68,19 @@ Attributes conv_attributes(OpContext& c) {
   return attributes;
 }
 
-std::vector<int64_t> kernel_of(OpContext& c, ValueId weight) {
+// Of weights that are an input, or computed, the sizes may be known to the run alone.
+Shape kernel_of(OpContext& c, ValueId weight) {
   const std::size_t n = spatial_axes(c);
-  std::vector<int64_t> kernel = c.attr_ints("kernel_shape");
-  const bool given = !kernel.empty();
-  for (std::size_t i = 0; !given && i < n; ++i)
-    kernel.push_back(constant_dim(c, weight, 2 + i, "the kernel"));
-  if (kernel.size() != n || rank_of(c, weight) != c.rank(0))
+  const auto given = c.attr_ints("kernel_shape");
+  const Shape& have = shape_of(c, weight);
+  if ((!given.empty() && given.size() != n) || std::ssize(have) != c.rank(0))
     c.fail("kernel_shape or the weight does not fit the rank of the input");
-  for (std::size_t i = 0; i < n; ++i)
-    c.require_equal(shape_of(c, weight)[2 + i], Expr(kernel[i]),
+  Shape kernel(have.begin() + 2, have.end());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    c.require_equal(kernel[i], Expr(given[i]),
                     "axis " + std::to_string(2 + i) + " of the weight, by kernel_shape,");
+    kernel[i] = given[i];
+  }
   return kernel;
 }
 
@@ -175,17 +177,21 @@ void conv_transpose(OpContext& c) {
         extra[i] >= std::max(attributes.get(key::kStrides)[i], attributes.get(key::kDilations)[i]))
       c.fail("output_padding must be less than the stride or the dilation");
   if (shape.size() > n) shape.erase(shape.begin(), shape.end() - static_cast<std::ptrdiff_t>(n));
+  for (const int64_t size : shape)
+    if (size < 0) c.fail("output_shape has a size of " + std::to_string(size));
   const std::string mode = auto_pad(c);
   const bool same = mode == "SAME_UPPER" || mode == "SAME_LOWER";
   const auto &strides = attributes.get(key::kStrides), &dilations = attributes.get(key::kDilations);
-  // The padding that gives the output size asked for.
+  // The padding that gives the output size asked for: at run time, where a size is known to the run alone.
   for (std::size_t i = 0; i < n && (same || !shape.empty()); ++i) {
     const Expr covered = Expr(extra[i]) + reach(kernel[i], dilations[i]);
     Expr wanted = covered - strides[i];  // SAME: out = in * stride, whatever in is
-    if (!shape.empty())
-      wanted = Expr(strides[i]) *
-                   (constant_dim(c, c.input(0), 2 + i, "the input of ConvTranspose with output_shape") - 1) +
-               covered - shape[i];
+    if (!shape.empty()) wanted = Expr(strides[i]) * (shape_of(c, c.input(0))[2 + i] - 1) + covered - shape[i];
+    if (!wanted.constant()) {
+      if (same) attributes.set(key::kAutoPad, mode);
+      if (!shape.empty()) attributes.set(key::kOutputShape, shape);
+      break;
+    }
     int64_t total = *wanted.constant();
     // Zeros behind what the kernel reaches.
     extra[i] = *(Expr(extra[i]) + max(Expr(0) - wanted, Expr(0))).constant();
@@ -212,15 +218,33 @@ Attributes pool_attributes(OpContext& c) {
                         {key::kStrides, ints_or_ones(c, "strides", n)},
                         {key::kDilations, ints_or_ones(c, "dilations", n)},
                         {key::kCeilMode, c.attr_int("ceil_mode", 0)}};
-  resolve_auto_pad(c, attributes, kernel);
+  resolve_auto_pad(c, attributes, Shape(kernel.begin(), kernel.end()));
   return attributes;
 }
 
+// Places in a tensor [N, C, ...], counted along its last axis first, as those of planes whose first axis is counted
+// first.
+ValueId by_columns(OpContext& c, ValueId places, Shape shape) {
+  const auto size = [&](const Expr& e) {
+    return c.emit(Op::kDims, {}, {{key::kValues, Shape{e}}, {key::kScalar, 1}});
+  };
+  ValueId rest = binary(c, Op::kMod, places, size(element_count({shape.begin() + 2, shape.end()})));
+  ValueId result = binary(c, Op::kSub, places, rest);
+  for (std::size_t a = shape.size(); a-- > 2;) {
+    const ValueId index = binary(c, Op::kMod, rest, size(shape[a]));
+    rest = binary(c, Op::kDiv, rest, size(shape[a]));
+    const ValueId step =
+        size(element_count({shape.begin() + 2, shape.begin() + static_cast<std::ptrdiff_t>(a)}));
+    result = binary(c, Op::kAdd, result, binary(c, Op::kMul, index, step));
+  }
+  return result;
+}
+
 void max_pool(OpContext& c) {
-  if (c.attr_flag("storage_order") && c.wants_output(1))
-    c.unsupported("MaxPool indices in column-major order");
+  const bool turned = c.attr_flag("storage_order") && c.wants_output(1);
   const auto results = c.emit_many(Op::kMaxPool, {c.input(0)}, pool_attributes(c), c.wants_output(1) ? 2 : 1);
   for (std::size_t i = 0; i < results.size(); ++i) c.outputs[i] = results[i];
+  if (turned) c.outputs[1] = by_columns(c, results[1], shape_of(c, c.input(0)));
 }
 
 void average_pool(OpContext& c) {
@@ -265,15 +289,13 @@ const std::initializer_list<std::string_view> kModes{"nearest", "linear", "cubic
 
 // (x, roi?, scales?, sizes?) since opset 11; (x, scales) at 10.
 void resize(OpContext& c) {
-  if (c.attr_string("coordinate_transformation_mode", "") == "tf_crop_and_resize")
-    c.unsupported("Resize with tf_crop_and_resize");
   const bool now = c.opset >= 11;
   Attributes attributes{
       {key::kMode, c.attr_word("mode", kModes)},
       {key::kCoordinateTransformationMode,
        c.attr_word("coordinate_transformation_mode",
                    {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
-                    "tf_half_pixel_for_nn"},
+                    "tf_half_pixel_for_nn", "tf_crop_and_resize"},
                    now ? "half_pixel" : "asymmetric")},
       {key::kNearestMode,
        c.attr_word("nearest_mode", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"},
@@ -281,6 +303,7 @@ void resize(OpContext& c) {
       {key::kCubicCoeffA, c.attr_float("cubic_coeff_a", -0.75)},
       {key::kExcludeOutside, c.attr_int("exclude_outside", 0)},
       {key::kAntialias, c.attr_int("antialias", 0)},
+      {key::kExtrapolationValue, c.attr_float("extrapolation_value", 0)},
       {key::kKeepAspectRatioPolicy,
        c.attr_word("keep_aspect_ratio_policy", {"stretch", "not_larger", "not_smaller"})}};
   if (c.has_attr("axes")) {
@@ -301,6 +324,7 @@ void resize(OpContext& c) {
     else
       in[2] = c.inputs[3];
   }
+  if (attributes.get(key::kCoordinateTransformationMode) == "tf_crop_and_resize") in.push_back(c.input(1));
   c.outputs[0] = c.emit(Op::kResize, in, attributes);
 }
 

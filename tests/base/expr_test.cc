@@ -18,6 +18,8 @@ TEST(Expr, EqualPolynomialsCompareEqual) {
   EXPECT_EQ(floordiv(a * 64 * b, b * 64), a);
   EXPECT_EQ(floordiv((a + b) * s, a + b), s);
   EXPECT_EQ(floordiv(a * 8 + 3, 4), a * 2);
+  EXPECT_EQ(floordiv(a * b * s, a * 2 * s), floordiv(b, 2));
+  EXPECT_EQ(floordiv(a * b + a, a * 2), floordiv(b + 1, 2));
   EXPECT_TRUE((a - a).is_constant(0));
 }
 

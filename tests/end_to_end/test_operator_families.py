@@ -2,10 +2,11 @@
 exporters write them, against ONNX Runtime. Many cases in one run: a process costs more than they do."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from operator_cases import BINARY, CLASSIC, agrees, node, random, write_case
+from operator_cases import BINARY, CLASSIC, TYPES, agrees, node, random, write_case
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
 
@@ -321,3 +322,35 @@ def test_classic_models(tmp_path):
     case("LabelEncoder", {"x": np.array([[3, 1], [8, 3]])}, keys_int64s=[1, 3, 3], values_floats=[0.5, 1.5, 2.5], default_float=-1.0)
     case("LabelEncoder", {"x": np.array([1.5, 1.25, 2.0], np.float32)}, keys_floats=[2.0, 1.5], values_int64s=[10, 20])
     agrees(tmp_path, len(cases))
+
+
+@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+@pytest.mark.parametrize("past", [0, 3])
+@pytest.mark.parametrize("windows", [(-1, 1), (1, 0), (2, 2), (-1, 2**63 - 1), (2**63 - 1, 2)])
+def test_attention_with_a_window_to_the_right(tmp_path, mask, past, windows):
+    """Of encoders, which see so many tokens to both sides: by plain arithmetic, since ONNX Runtime has no such windows."""
+    q, k, v = random(2, 2, 4, 8), random(2, 2, 4, 8) + 1, random(2, 2, 4, 8) - 1
+    feeds, inputs = {"q": q, "k": k, "v": v}, "q k v"
+    ahead = np.arange(4 + past) - (past + np.arange(4))[:, None]
+    left, right = windows
+    bias = np.where((ahead > right) | ((left >= 0) & (-ahead > left)), -np.inf, 0)
+    if mask != "none":
+        given = random(4, 4 + past) if mask == "float" else (random(4, 4 + past) > -1) | (ahead == 0)
+        bias = bias + (given if mask == "float" else np.where(given, 0, -np.inf))
+        feeds["m"], inputs = given, "q k v m"
+    if past:
+        feeds |= {"pk": random(2, 2, past, 8), "pv": random(2, 2, past, 8)}
+        inputs = f"{inputs}{' _' if mask == 'none' else ''} pk pv"
+        k, v = np.concatenate([feeds["pk"], k], 2), np.concatenate([feeds["pv"], v], 2)
+    weights = np.exp(q @ k.swapaxes(2, 3) / np.sqrt(8) + bias)
+    y = (weights / weights.sum(-1, keepdims=True) @ v).astype(np.float32)
+    nodes = [node("Attention", inputs, "y", left_window_size=left, right_window_size=right)]
+    data = tmp_path / "case" / "test_data_set_0"
+    data.mkdir(parents=True)
+    infos = [helper.make_tensor_value_info(n, TYPES[a.dtype], a.shape) for n, a in feeds.items()]
+    graph = helper.make_graph(nodes, "case", infos, [helper.make_tensor_value_info("y", TensorProto.FLOAT, y.shape)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=10), tmp_path / "case" / "model.onnx")
+    for kind, arrays in (("input", feeds.values()), ("output", [y])):
+        for i, (name, array) in enumerate(zip([*feeds] if kind == "input" else ["y"], arrays)):
+            onnx.save_tensor(numpy_helper.from_array(array, name), data / f"{kind}_{i}.pb")
+    agrees(tmp_path)

@@ -128,8 +128,12 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
       kernel = kernel_of(weights), out(y.dims.begin() + 2, y.dims.begin() + y.rank);
   if (automatic.starts_with("SAME") || a.has(key::kOutputShape))
     for (std::size_t i = 0; i < spatial; ++i) {
-      const int64_t total = (in[i] - 1) * strides[i] + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - out[i];
-      begin[i] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
+      // In checked arithmetic: no rule has multiplied the file's numbers where the output's size was given.
+      const Expr reach =
+          (Expr(in[i]) - 1) * Expr(strides[i]) + (Expr(kernel[i]) - 1) * Expr(dilations[i]) + 1;
+      const int64_t total = *(reach + Expr(extra[i]) - Expr(out[i])).constant();
+      const int64_t cut = std::max<int64_t>(total, 0);  // else zeros behind what the kernel reaches
+      begin[i] = automatic == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
     }
   const int64_t group = a.get_or(key::kGroup, 1), per_group = weights.dims[1], channels = y.dims[1];
   const int64_t image = tile / channels, channel = tile % channels, inputs = x.dims[1] / group,
@@ -137,22 +141,32 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
   const int64_t in_size = product(in), taps = product(kernel), out_size = product(out);
   std::vector<double> sum(static_cast<std::size_t>(out_size),
                           has_input(call, 2) ? load_one<double>(call.inputs[2], channel) : 0);
+  std::vector<double> plane(static_cast<std::size_t>(in_size));
   const Index out_strides = strides_of(out);
+  const std::size_t last = spatial - 1;
+  const Dims rows(in.begin(), in.end() - 1);
+  const int64_t stride = strides[last], width = in[last];
   for (int64_t c = g * inputs; c < (g + 1) * inputs; ++c) {
-    Odometer at(in, {}, 0);
-    for (int64_t i = 0; i < in_size; ++i, at.next()) {
-      const double v = load_one<double>(x, (image * x.dims[1] + c) * in_size + i);
-      Odometer tap(kernel, {}, 0);
-      for (int64_t t = 0; t < taps; ++t, tap.next()) {
-        int64_t to = 0;
+    load(x, (image * x.dims[1] + c) * in_size, in_size, plane.data());
+    Odometer tap(kernel, {}, 0);
+    for (int64_t t = 0; t < taps; ++t, tap.next()) {
+      const double weight = load_one<double>(weights, (c * per_group + channel % per_group) * taps + t);
+      // Of each row, the elements that this tap puts inside the output.
+      const int64_t shift = tap.index()[last] * dilations[last] - begin[last];
+      const int64_t from = shift < 0 ? (-shift + stride - 1) / stride : 0,
+                    to = shift < out[last] ? std::min(width, (out[last] - 1 - shift) / stride + 1) : 0;
+      Odometer row(rows, {}, 0);
+      for (int64_t r = 0; r * width < in_size; ++r, row.next()) {
+        int64_t start = shift;
         bool inside = true;
-        for (std::size_t k = 0; k < spatial; ++k) {
-          const int64_t o = at.index()[k] * strides[k] + tap.index()[k] * dilations[k] - begin[k];
+        for (std::size_t k = 0; k < last; ++k) {
+          const int64_t o = row.index()[k] * strides[k] + tap.index()[k] * dilations[k] - begin[k];
           inside = inside && o >= 0 && o < out[k];
-          to += o * out_strides[k];
+          start += o * out_strides[k];
         }
-        if (inside)
-          sum[to] += v * load_one<double>(weights, (c * per_group + channel % per_group) * taps + t);
+        if (!inside) continue;
+        const double* values = plane.data() + r * width;
+        for (int64_t i = from; i < to; ++i) sum[start + i * stride] += values[i] * weight;
       }
     }
   }

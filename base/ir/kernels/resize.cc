@@ -17,9 +17,11 @@ struct Tap {
 struct ResizedAxis {
   int64_t in = 1, out = 1;
   double scale = 1;
+  float begin = 0, end = 1;  // the part that is resized: tf_crop_and_resize
+  bool is_untouched() const { return in == out && scale == 1 && begin == 0 && end == 1; }
 };
 
-// (x, scales?, sizes i64?) {axes, sizes: Shape?, keep_aspect_ratio_policy}
+// (x, scales?, sizes i64?, roi?) {axes, sizes: Shape?, keep_aspect_ratio_policy}
 std::vector<ResizedAxis> axes_of(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   std::vector<ResizedAxis> axes(static_cast<std::size_t>(x.rank));
@@ -34,10 +36,19 @@ std::vector<ResizedAxis> axes_of(const KernelCall& call) {
                         : has_input(call, 1) ? call.inputs[1].size()
                                              : 0;
   if (given != static_cast<int64_t>(named.size())) misfit("Resize wants one scale or size an axis");
+  const auto count = static_cast<int64_t>(named.size());
+  if (has_input(call, 3) && call.inputs[3].size() != 2 * count)
+    misfit("Resize wants two borders of its region an axis, not " + std::to_string(call.inputs[3].size()) +
+           " in all");
   const std::string policy = call.attributes->get_or(key::kKeepAspectRatioPolicy, "stretch");
   double common = policy == "not_larger" ? std::numeric_limits<double>::infinity() : 0;
   for (std::size_t k = 0; k < named.size(); ++k) {
     ResizedAxis& a = axes[norm_axis(named[k], x.rank)];
+    if (has_input(call, 3)) {
+      a.begin = static_cast<float>(load_one<double>(call.inputs[3], static_cast<int64_t>(k)));
+      a.end = static_cast<float>(load_one<double>(call.inputs[3], count + static_cast<int64_t>(k)));
+      if (!std::isfinite(a.begin) || !std::isfinite(a.end)) misfit("Resize of a region that is not finite");
+    }
     if (sizes) {
       a.out = (*sizes)[k];
       a.scale = a.in ? static_cast<double>(a.out) / static_cast<double>(a.in) : 1;
@@ -64,13 +75,16 @@ float coordinate(const std::string& mode, const ResizedAxis& axis, int64_t o) {
   const struct { float scale, out; } a{static_cast<float>(axis.scale), static_cast<float>(axis.out)};
   const auto x = static_cast<float>(o), in = static_cast<float>(axis.in);
   if (mode == "asymmetric") return x / a.scale;
-  // The output's length before it is rounded, as ONNX's own tests have it; ONNX Runtime takes the rounded one here.
-  const float exact = a.scale * in;
-  if (mode == "align_corners") return exact == 1 || a.out == 1 ? 0 : x * (in - 1) / (exact - 1);
+  if (mode == "tf_crop_and_resize")
+    return a.out > 1 ? axis.begin * (in - 1) + x * (axis.end - axis.begin) * (in - 1) / (a.out - 1)
+                     : 0.5f * (axis.begin + axis.end) * (in - 1);
+  // Corners by the output's own length, as PyTorch, ONNX Runtime and the standard's text have it. The standard's
+  // reference, and so two of its tests, take the length before it is rounded.
+  if (mode == "align_corners") return a.out == 1 ? 0 : x * (in - 1) / (a.out - 1);
   if (mode == "pytorch_half_pixel" && !(a.out > 1)) return 0;
   if (mode == "tf_half_pixel_for_nn") return (x + 0.5f) / a.scale;
   const float half = (x + 0.5f) / a.scale - 0.5f;
-  if (mode == "half_pixel_symmetric") return in / 2 * (1 - a.out / exact) + half;
+  if (mode == "half_pixel_symmetric") return in / 2 * (1 - a.out / (a.scale * in)) + half;
   if (mode == "half_pixel" || mode == "pytorch_half_pixel") return half;
   unsupported("Resize with coordinate_transformation_mode " + escaped(mode));
 }
@@ -94,9 +108,11 @@ double kernel_weight(bool cubic, double d, double a) {
 
 std::vector<Tap> taps_of(const KernelCall& call, const ResizedAxis& axis, int64_t o) {
   const Attributes& at = *call.attributes;
-  if (axis.in == axis.out && axis.scale == 1) return {{o, 1}};
+  if (axis.is_untouched()) return {{o, 1}};
   const std::string mode = at.get_or(key::kMode, "nearest");
   const double x = coordinate(at.get_or(key::kCoordinateTransformationMode, "half_pixel"), axis, o);
+  // No taps: what lies outside is the extrapolation value.
+  if (has_input(call, 3) && !(x >= 0 && x <= static_cast<double>(axis.in - 1))) return {};
   const auto clamped = [&](double i) {
     return static_cast<int64_t>(std::clamp(i, 0.0, static_cast<double>(axis.in - 1)));
   };
@@ -128,26 +144,30 @@ void resize_tile(const KernelCall& call, int64_t tile) {
   const auto [begin, end] = elements_of(tile, y.size());
   if (begin >= end) return;
   const Index own = strides_of(x.shape());
-  if (dims_of(x) == dims_of(y))  // whatever the scales that were rounded away
-    return copy_elements(call, tile, {own}, [](const Odometer& at) { return at.offset(0); });
   const std::vector<ResizedAxis> axes = axes_of(call);
+  // Whatever the scales that were rounded away.
+  if (dims_of(x) == dims_of(y) && !has_input(call, 3))
+    return copy_elements(call, tile, {own}, [](const Odometer& at) { return at.offset(0); });
   std::vector<std::vector<std::vector<Tap>>> taps(axes.size());  // by axis, by output index
   for (std::size_t a = 0; a < axes.size(); ++a)
     for (int64_t o = 0; o < axes[a].out; ++o) taps[a].push_back(taps_of(call, axes[a], o));
-  if (call.attributes->get_or(key::kMode, "nearest") == "nearest")
+  const bool nearest = call.attributes->get_or(key::kMode, "nearest") == "nearest";
+  if (nearest && !has_input(call, 3))
     return copy_elements(call, tile, {}, [&](const Odometer& at) {
       int64_t from = 0;
       for (std::size_t a = 0; a < axes.size(); ++a) from += taps[a][at.index()[a]][0].index * own[a];
       return from;
     });
+  const double outside = call.attributes->get_or(key::kExtrapolationValue, 0.0);
   Odometer at(y.shape(), {}, begin);
   for (int64_t i = begin; i < end; ++i, at.next()) {
     Dims counts;
     for (std::size_t a = 0; a < axes.size(); ++a)
       counts.push_back(static_cast<int64_t>(taps[a][at.index()[a]].size()));
-    double sum = 0;
+    const int64_t count = product(counts);
+    double sum = count == 0 ? outside : 0;
     Odometer choice(counts, {}, 0);
-    for (int64_t n = product(counts); n > 0; --n, choice.next()) {
+    for (int64_t n = count; n > 0; --n, choice.next()) {
       double weight = 1;
       int64_t from = 0;
       for (std::size_t a = 0; a < axes.size(); ++a) {

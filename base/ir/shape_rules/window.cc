@@ -144,7 +144,7 @@ void global_pool(Context& c) {
   c.out(0, c.dtype(0), y);
 }
 
-// (x, scales?, sizes?) {axes: ints}: one of the two is given, for the axes named.
+// (x, scales?, sizes?, roi?) {axes: ints}: one of scales and sizes is given, for the axes named.
 void resize(Context& c) {
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
   Shape y = *c.shape(0);
