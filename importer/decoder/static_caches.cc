@@ -180,7 +180,7 @@ class Growth {
   }
   bool is_cache(std::size_t n) {
     const Op op = node(n).op;
-    const std::size_t written = op == Op::kAttention ? attention::kPresentK : 0;
+    const std::size_t written = op == Op::kAttention ? std::size_t{attention::kPresentK} : 0;
     return (op == Op::kConcat || op == Op::kAttention) && axis(node(n).output(written)) != kNotFollowed;
   }
   void infer_now(std::size_t n) { infer_node(graph(), static_cast<NodeId>(n)); }
