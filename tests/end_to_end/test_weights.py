@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from ark_server import BIN, FIXTURES
-from test_activations import SIZES, ark
+from ark_server import BIN, FIXTURES, ark
+from test_activations import SIZES
 from llama_random import write
 from presets import preset
 
@@ -45,13 +45,13 @@ def model(tmp_path_factory):
 
 
 def types(model, policy):
-    program = ark("ark-inspect", model, "--stage", "program", "--weights", policy)
+    program = ark("ark-inspect", model, "--stage", "program", "--weights", policy).stdout
     return set(re.findall(r" panels=64 .*?(\w+) \[", program))
 
 
 def tokens(model, *options, **environment):
     return json.loads(ark("ark-run", model, "--prompt-ids", "5,17,3,42,9", "--max-tokens", 12, "--ignore-eos", "--json",
-                          *options, **environment))["token_ids"]
+                          *options, **environment).stdout)["token_ids"]
 
 
 def logits(model, folder, *options):
