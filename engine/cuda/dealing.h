@@ -301,8 +301,8 @@ inline constexpr i32 kStripRows = 16;
 ARK_BOTH constexpr i32 values_at_once(bool moves_registers, i32 key, i32 value) {
   return moves_registers && key <= 64 && value <= 64 ? 2 : 1;
 }
-// Tiles of few rows that a block takes at once, each with as many of a strip's rows: of four rows or fewer by fours,
-// of eight or fewer by twos. `fours`, `eights`: how many such tiles follow each other.
+// Tiles of few rows that a block takes at once, each with a slot, an equal share of a strip's rows: of four rows or
+// fewer by fours, of eight or fewer by twos. `fours`, `eights`: how many such tiles follow each other.
 ARK_BOTH constexpr i32 bundle_tiles(i32 fours, i32 eights) {
   const i32 two = eights < 2 ? eights : 2, most = fours > two ? fours : two;
   return most > 1 ? most : 1;
@@ -346,15 +346,16 @@ ARK_BOTH constexpr i32 strip_tokens(i32 group) {
   const i32 tokens = kRowsOfStrips / (group < 1 ? 1 : group);
   return tokens < kItemTokens ? kItemTokens : tokens;
 }
-// Of a step of so many tokens, whose longest sequence has so many: kItemTokens where items of `most` tokens would leave
-// more than half of the processors idle; of few tokens as many as make one strip, where all are run at once.
-ARK_BOTH constexpr i32 item_tokens_of(i32 most, i32 kv_heads, i32 step_tokens, i32 longest, i32 processors) {
-  const i64 tiles_of_token = i64{kv_heads} * most_splits(longest);
-  if ((step_tokens + most - 1) / most * tiles_of_token * 2 > processors) return most;
-  const i32 strip = most / kConsumerWarps;
-  const bool is_strip = most > kItemTokens && step_tokens <= kItemTokens &&
-                        (step_tokens + strip - 1) / strip * tiles_of_token <= processors;
-  return is_strip ? strip : kItemTokens;
+// Of a step of so many tokens, whose longest sequence has so many: `most`, but kItemTokens where items of `most` tokens
+// would leave more than half of the processors idle; and `strip`, as many as are a strip's rows, in a step of few
+// tokens whose tiles are no more than processors then.
+ARK_BOTH constexpr i32 item_tokens_of(i32 most, i32 strip, i32 kv_heads, i32 step_tokens, i32 longest,
+                                      i32 processors) {
+  const i64 tiles_of_item = i64{kv_heads} * most_splits(longest);
+  if ((step_tokens + most - 1) / most * tiles_of_item * 2 > processors) return most;
+  const bool is_few =
+      step_tokens <= kItemTokens && (step_tokens + strip - 1) / strip * tiles_of_item <= processors;
+  return is_few ? strip : kItemTokens;
 }
 // The splits that hold keys of an item's queries; the tiles of others have nothing to do.
 struct ItemSplits {

@@ -314,7 +314,7 @@ class Device final : public DeviceExecutor {
   uint64_t publish() {
     const StepRecord& record = host_->mailbox().record(host_->mailbox().posted() + 1);
     const auto sequences = array_of<StepSequence>(record, StepArray::kSequences);
-    const int64_t tokens = record.extent(StepArray::kTokens).count;
+    const auto tokens = static_cast<int32_t>(record.extent(StepArray::kTokens).count);
     int32_t longest = 0;
     for (const StepSequence& s : sequences) longest = std::max(longest, s.kv_length + s.count);
     SymbolValues symbols = {{"pages", options_.limits.pages},
@@ -322,8 +322,8 @@ class Device final : public DeviceExecutor {
                             {"tokens", tokens}};
     for (std::size_t r = 0; r < setups_.size(); ++r) {
       int64_t* vals = host_->free_vals(static_cast<int>(r));
-      const int32_t most = images_[r]->item_tokens(static_cast<int32_t>(tokens), longest);
-      symbols["items"] = count_items(sequences, most);
+      symbols["items"] = count_items(sequences, images_[r]->item_tokens(tokens, longest));
+      ARK_CHECK(symbols["items"] <= options_.max_items, "a step of more attention items than compiled for");
       for (const Val& val : setups_[r].program->vals) *vals++ = val.e.evaluate(symbols);
     }
     host_->post();

@@ -90,7 +90,7 @@ ARK_BOTH constexpr u32 scratch_of(i32 rows, i32 leaving_rows, u32 scratch) {
 ARK_BOTH constexpr u32 few_scratch(u32 scratch) { return scratch_of(kFewRows, kWarpRows, scratch); }
 // Tiles of attention that a block has open at once: opens, and asks for the first keys of, before it waits; and bytes
 // of scratch that it keeps of them and of its warps' tasks (bodies/attention_parts.h). Half of them it takes at once at
-// most, while it opens others in the other half's places. Small scratch is for keys and values.
+// most, while it opens others in the places of those before. Small scratch is for keys and values.
 ARK_BOTH constexpr int tiles_ahead(u32 scratch) { return scratch < 48 * 1024 ? 3 : 8; }
 inline constexpr u32 kTaskBytes = 13 * 4,
                      kOpenTileBytes = kTaskBytes + (kKnownHeads + (1 + kKnownPages) * kConsumerWarps) * 4;
@@ -320,7 +320,9 @@ struct alignas(16) RankTables {
   u16 writes_results;  // the rank whose results the host reads
   i32 max_rows;
   i32 waiting_levels;
-  u16 item_tokens, item_heads;  // of an AttentionItem in any step, at most; KV heads (item_tokens_of())
+  // Of an AttentionItem: query tokens in any step, at most, and as many as are one strip; KV heads (item_tokens_of()).
+  u8 item_tokens, item_strip;
+  u16 item_heads;
 };
 
 // Processors of a rank that adds up its share of sums, at most; elements of a send's tile; bytes of the words that say

@@ -63,7 +63,7 @@ void RankImage::plan_schedule() {
   // For sums of device code, which the program does not know.
   std::vector<int32_t> also(instances.size(), kNone), after_attention = also;
   int32_t last_attention = kNone;
-  rank_.item_tokens = kRowsOfStrips, rank_.item_heads = 1;
+  rank_.item_tokens = kRowsOfStrips, rank_.item_strip = kItemTokens, rank_.item_heads = 1;
   for (std::size_t i = 0; i < instances.size(); ++i) {
     const Phase& phase = p.phases[instances[i].phase];
     const Variant& variant = p.variants[phase.variant];
@@ -141,13 +141,16 @@ void RankImage::plan_items(int32_t variant, const Buffer& keys, const Buffer& va
   const bool may =
       facts.softcap == 0 && attends_by_strips(tiles_ == kLargestTiles, kv_codec_of(keys.dtype)->format,
                                               max(keys, 3), max(values, 3));
-  const int32_t tokens = may ? strip_tokens(group) : kItemTokens;
-  rank_.item_tokens = std::min(rank_.item_tokens, static_cast<u16>(tokens));
+  const int32_t tokens = may ? strip_tokens(group) : kItemTokens,
+                strip = may ? std::max(1, kStripRows / std::max(1, group)) : kItemTokens;
+  rank_.item_tokens = std::min(rank_.item_tokens, static_cast<u8>(tokens));
+  rank_.item_strip = std::min(rank_.item_strip, static_cast<u8>(strip));
   rank_.item_heads = std::max(rank_.item_heads, static_cast<u16>(std::min(max(keys, 1), i32{UINT16_MAX})));
 }
 
 int32_t RankImage::item_tokens(int32_t step_tokens, int32_t longest) const {
-  return item_tokens_of(rank_.item_tokens, rank_.item_heads, step_tokens, longest, options_.processors);
+  return item_tokens_of(rank_.item_tokens, rank_.item_strip, rank_.item_heads, step_tokens, longest,
+                        options_.processors);
 }
 
 int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t instance) {

@@ -107,7 +107,7 @@ ARK_DEVICE void cut_items(const Block& b) {
     length = dev::max(length, static_cast<float>(sequences[s].kv_length + sequences[s].count));
   const i32 longest = static_cast<i32>(dev::warp_max(length));
   if (b.thread == 0) *at<u64>(b.rank->longest) = static_cast<u64>(longest);
-  const i32 most = item_tokens_of(b.rank->item_tokens, b.rank->item_heads,
+  const i32 most = item_tokens_of(b.rank->item_tokens, b.rank->item_strip, b.rank->item_heads,
                                   record_count(b, StepArray::kTokens), longest, b.p.processors);
   AttentionItem* items = at<AttentionItem>(b.rank->items);
   ARK_ROLLED

@@ -371,18 +371,23 @@ TEST(LongContext, ItemsAreLargeWhereProcessorsHaveTiles) {
   EXPECT_EQ(cuda::strip_tokens(1), 128);
   EXPECT_EQ(cuda::strip_tokens(5), 25);
   EXPECT_EQ(cuda::strip_tokens(20), kItemTokens);
-  EXPECT_EQ(cuda::item_tokens_of(32, 8, 2048, 2048, 132), 32);
-  EXPECT_EQ(cuda::item_tokens_of(32, 8, 200, 200, 132), kItemTokens);
-  EXPECT_EQ(cuda::item_tokens_of(32, 8, 200, 5000, 132), 32) << "keys in eight splits";
-  EXPECT_EQ(cuda::item_tokens_of(128, 12, 512, 512, 132), kItemTokens);
-  // Of few tokens one strip's rows, which are no more items than memory is planned for.
-  EXPECT_EQ(cuda::item_tokens_of(32, 8, 16, 16, 132), 4);
-  EXPECT_EQ(cuda::item_tokens_of(18, 2, 16, 300, 132), 2);
-  EXPECT_EQ(cuda::item_tokens_of(32, 8, 16, 5000, 132), kItemTokens) << "keys in eight splits";
-  EXPECT_EQ(cuda::item_tokens_of(32, 32, 16, 1000, 132), kItemTokens) << "more tiles than processors";
-  EXPECT_EQ(cuda::item_tokens_of(32, 8, 17, 17, 132), kItemTokens);
-  EXPECT_EQ(cuda::item_tokens_of(kItemTokens, 8, 16, 16, 132), kItemTokens);
-  EXPECT_GE(most_items(64, 1), 16);
+  EXPECT_EQ(cuda::item_tokens_of(32, 4, 8, 2048, 2048, 132), 32);
+  EXPECT_EQ(cuda::item_tokens_of(32, 4, 8, 200, 200, 132), kItemTokens);
+  EXPECT_EQ(cuda::item_tokens_of(32, 4, 8, 200, 5000, 132), 32) << "keys in eight splits";
+  EXPECT_EQ(cuda::item_tokens_of(128, 16, 12, 512, 512, 132), kItemTokens);
+  // Of few tokens one strip's rows.
+  EXPECT_EQ(cuda::item_tokens_of(32, 4, 8, 16, 16, 132), 4);
+  EXPECT_EQ(cuda::item_tokens_of(16, 2, 8, 16, 16, 132), 2);
+  EXPECT_EQ(cuda::item_tokens_of(32, 4, 8, 16, 5000, 132), kItemTokens) << "keys in eight splits";
+  EXPECT_EQ(cuda::item_tokens_of(32, 4, 32, 16, 1000, 132), kItemTokens) << "more tiles than processors";
+  EXPECT_EQ(cuda::item_tokens_of(32, 4, 8, 17, 17, 132), kItemTokens);
+  // Which are no more items than memory is planned for, whatever the sequences are.
+  for (const int32_t most : {1, 5, 16, 64}) {
+    for (int32_t sequences = 1; sequences <= 16; ++sequences) {
+      for (int32_t tokens = 1; tokens <= std::min(most, int32_t{kItemTokens}); ++tokens)
+        EXPECT_LE(tokens, most_items(most, sequences));
+    }
+  }
 }
 
 }  // namespace

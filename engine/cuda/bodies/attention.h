@@ -1,9 +1,9 @@
 // Causal attention over paged keys and values, with grouped queries, window, softcap, slopes and sinks.
 //
 // Tile: item, KV head, split (AttentionTile). A split is split_keys() keys by absolute position; of each
-// kAttentionBlock keys in it, warp w takes the w-th 32. A warp keeps an online softmax per row (arXiv:1805.02867),
-// warps are merged in order, then splits in order: what a row comes to depends on its own position only. Keys and
-// values are read once for kRows rows. X: what is stored (bodies/parts.h).
+// kAttentionBlock keys in it, one of eight runs has the w-th 32, which are a warp's. It keeps an online softmax per row
+// (arXiv:1805.02867), runs are merged in order, then splits in order: what a row comes to depends on its own position
+// only. X: what is stored (bodies/parts.h).
 //
 // Keys and values of 16 bits are multiplied on tensor cores, whatever the rows, others by multiply-adds. There tiles of
 // few rows are taken several at once, and those of many by strips, to the same bits.
@@ -24,10 +24,9 @@ struct AttentionWay<true, E, kKey, kValue, X> {
   using Type = AttentionByMma<E, kKey, kValue, X>;
 };
 
-// Functions of their own: their registers are not beside those of the loop around them.
-
 // Runs tiles from the place on, and tells how many. Behind a barrier all are through with those before: others are
-// opened in their places, and their keys asked for behind the next barrier.
+// opened in their places, and their keys asked for behind the next barrier. A function of its own, as those below: its
+// registers are not beside those of the loop around it.
 template <class Way>
 ARK_APART int attend(const LoopParameters& p, u32 instance, TilePlace place) {
   Block b = open_turn_block(p);
@@ -58,6 +57,7 @@ struct Attention : Quiet {
               count = dev::min(static_cast<i32>(tiles.last) - first, kTilesAhead);
     if (call.b.thread == 0)
       call.b.words->first_tile = first, call.b.words->last_tile = static_cast<i32>(tiles.last);
+    static_assert(kTilesAhead <= kConsumerWarps, "a warp each");
     if (call.b.warp < count) open_ahead(call.b.p, instance, first + call.b.warp, call.b.warp);
     if (!ARK_BUG(asked_before_open)) consumers_sync();
     if constexpr (kIsMma) find_bundle<Way>(call.b.p, instance, 0, 0);

@@ -28,7 +28,7 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
   using Fragments = AttentionFragments<E, kKey, kValue, X, kStripRows>;
   using Rows = AttentionRows<kValue, X>;
   using Fragments::call, Fragments::task, Fragments::scratch, Fragments::rule, Fragments::target;
-  using Fragments::kRows, Fragments::kCapped, Fragments::kWeights, Fragments::row_of_key;
+  using Fragments::kCapped, Fragments::kWeights, Fragments::row_of_key;
   using typename Fragments::Place, typename Fragments::Query, typename Fragments::Scores,
       typename Fragments::Words;
   static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 8 == 0 && kValue % 8 == 0);
@@ -41,9 +41,11 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
 
   // Tiles of a bundle: while half of the open ones are taken, others are opened.
   static constexpr int kMostTiles = kTilesAhead / 2;
-  static_assert(kMostTiles * kConsumerWarps <= 32 && kMostTiles * 4 <= kStripRows, "lanes; rows");
+  static_assert(kConsumerWarps == 8 && kMostTiles * kConsumerWarps <= 32 && kMostTiles * 4 <= kStripRows,
+                "bytes of a mask; lanes; rows");
 
-  // Scratch of a block, in floats. A room has a part's elements; those of a warp are where it caps scores before.
+  // Scratch of a block, in floats. A room has a part's elements; those of a tile that is alone are where its
+  // warps cap scores before.
   static constexpr int kBundles = Fragments::kBehindTargets,
                        kKeyRows = kBundles + kConsumerWarps * kBundleFloats,
                        kMaxima = kKeyRows + kConsumerWarps * 32, kSums = kMaxima + kMostRooms,
@@ -82,7 +84,7 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
     return {window > 0 ? position + divide(row0, tile.group).quotient - window + 1 : 0,
             dev::min((tile.split + 1) * split_keys(position), newest + 1)};
   }
-  // From how many lanes on, from the first one, all say yes, by tiles.
+  // How many tiles, from the first one on, say yes.
   ARK_DEVICE static int leading_tiles(bool yes) {
     const u32 all = dev::ballot(yes);
     return dev::popcount(all & ~(all + 1)) / kConsumerWarps;
@@ -95,8 +97,9 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
     const AttentionTask& tile = open_tile(call.b, first + (is_there ? k : 0)).task;
     const int fours = leading_tiles(is_there && tile.rows <= 4),
               eights = leading_tiles(is_there && tile.rows <= 8);
-    // Scores are capped in the rooms of a warp's own rows.
-    i32 tiles = kMostTiles == 1 || call.i.attention.softcap > 0 ? 1 : bundle_tiles(fours, eights);
+    // Further rows of one tile are taken by themselves; and scores are capped in the rooms of a warp's own rows.
+    const bool is_alone = kMostTiles == 1 || row0 > 0 || call.i.attention.softcap > 0;
+    i32 tiles = is_alone ? 1 : bundle_tiles(fours, eights);
     const i32 rooms = leaves_all_scratch(call.b) ? kAllRooms : kRooms;
     i32 slot = bundle_slot(tiles, fours);
     ARK_ROLLED
@@ -189,7 +192,7 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
     const int d = from_element + call.b.lane / 4 * 8;
     const E* from = at<const E>(call.i.attention.values) + d;
     const u32* rows = rows_of_keys() + call.b.lane % 4 * 2;
-    const bool is_there = kValue % kChunk == 0 || d < kValue;
+    const bool is_there = (kValue % kPart == 0 && kPart % kChunk == 0) || d < kValue;
     ARK_UNROLL
     for (int u = 0; u < kValuesAtOnce; ++u) {
       ARK_UNROLL
@@ -386,12 +389,13 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
   // bodies/attention.h: attend(). A bundle.
   ARK_DEVICE int attend(int n, int before) const {
     Rows::open(n);
-    int tiles = 1;
+    int tiles;
+    i32 row0 = 0;
     ARK_ROLLED
-    for (i32 row0 = 0; row0 == 0 || (tiles == 1 && row0 < task().rows); before = n) {
+    do {
       run(n, row0, before);
-      tiles = bundle().tiles, row0 += bundle().first_row(1);
-    }
+      before = n, row0 += bundle().first_row(1), tiles = bundle().tiles;
+    } while (tiles == 1 && row0 < task().rows);
     const AttentionTask& tile = open_tile(call.b, n + dev::min(call.b.lane, tiles - 1)).task;
     if (dev::ballot(tile.rows > 0 && tile.split_count > 1) != 0)
       join_splits<kValue, X>(call.b.p, instance_offset(call), n, tiles);

@@ -185,8 +185,8 @@ ARK_DEVICE bool is_behind_tiles(const Block& b, int n) {
   return b.words->first_tile + n >= b.words->last_tile;
 }
 
-// The same of those from number `first` to `last`, if the block has them, in the places of tiles that all are through
-// with: a warp each, the last ones, which most often have the least to do.
+// Warps open the tiles from number `first` to `last`, if the block has them, in the places of tiles that all are
+// through with, a warp each: the last ones, which most often have the least to do.
 ARK_APART void open_further(const LoopParameters& p, u32 instance, int first, int last) {
   const Block b = open_block(p, 0, 0);
   const int n = first + kConsumerWarps - 1 - b.warp;

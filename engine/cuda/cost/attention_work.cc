@@ -262,7 +262,7 @@ Bundle bundle_from(const AttentionStep& s, int64_t first, int64_t last, int32_t 
     return n;
   };
   const int32_t fours = follow(4), eights = follow(8);
-  Bundle to{s.is_capped ? 1 : bundle_tiles(fours, eights), 0};
+  Bundle to{row0 > 0 || s.is_capped ? 1 : bundle_tiles(fours, eights), 0};
   to.slot = bundle_slot(to.tiles, fours);
   for (;;) {
     int32_t runs = 0;

@@ -259,5 +259,75 @@ std::string name_of_case(const ::testing::TestParamInfo<AttentionCase>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Device, Attention, ::testing::ValuesIn(kCases), name_of_case);
 
+// Sequences of one step, each with tokens that are cached and others that are not: tiles of other rows, keys and splits
+// beside each other, taken together or not. `processors` as few as one, so that a block has all of them.
+struct Company {
+  const char* name;
+  AttentionCase c;
+  std::vector<std::pair<int32_t, int32_t>> sequences;
+};
+std::vector<Company> companies() {
+  return {
+      // Three rows and six, so that some are taken by fours and others by twos.
+      {"ThreesAndSixes",
+       {3, 1, 64, 64, DType::kF16, 0, 0, false, true, 600, 1, 64, 1},
+       {{20, 1}, {33, 1}, {40, 2}, {560, 1}, {7, 2}, {8, 2}, {90, 1}}},
+      // Six rows that have rooms for four at once, and behind them, with fewer keys, room for two tiles.
+      {"FurtherRowsBesideTheNextTile",
+       {3, 1, 256, 256, DType::kF16, 192, 0, false, false, 230, 1, 64, 1},
+       {{222, 2}, {100, 1}, {5, 1}}},
+      // A tile by strips between others, and one of eight rows behind it.
+      {"StripsBetween",
+       {8, 1, 128, 128, DType::kBF16, 60, 0, true, false, 600, 1, 64, 1},
+       {{600 - 41, 1}, {30, 1}, {10, 20}, {50, 1}, {90, 2}}},
+      // Values in two parts of which the second has one chunk.
+      {"LongValues",
+       {2, 1, 64, 192, DType::kBF16, 0, 0, false, true, 100, 1, 64, 1},
+       {{60, 1}, {3, 5}, {90, 1}}},
+  };
+}
+class AttentionTogether : public ::testing::TestWithParam<Company> {};
+
+TEST_P(AttentionTogether, RowsHaveTheBitsOfEachSequenceAlone) {
+  const Company& company = GetParam();
+  const AttentionModel model(company.c);
+  RunnerSetup setup = setup_of(company.c);
+  setup.pages *= 4;
+  const auto run = [&](bool is_together) {
+    const auto runner = make_runner(model.model(), setup);
+    std::vector<Sequence> sequences;
+    int32_t page = 0;
+    Rows rows;
+    for (const auto& [cached, count] : company.sequences) {
+      Sequence& s = sequences.emplace_back();
+      s.slot = static_cast<int32_t>(sequences.size()) - 1;
+      s.tokens = random_tokens(cached + count, 11 + s.slot, 64);
+      while (s.cached < cached) {
+        StepDescriptor step;
+        add_chunk(step, s, std::min(40, cached - s.cached), setup.page_size, page, false, 0);
+        runner->post(step);
+        wait_for(*runner);
+      }
+    }
+    StepDescriptor step;
+    const auto take = [&] {
+      runner->post(step);
+      for (auto& row : wait_for(*runner).rows) rows.push_back(row.logits);
+      step = {};
+    };
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      add_chunk(step, sequences[i], company.sequences[i].second, setup.page_size, page, true, kWantLogits);
+      if (!is_together) take();
+    }
+    if (is_together) take();
+    return rows;
+  };
+  const Rows together = run(true);
+  ASSERT_EQ(together.size(), company.sequences.size());
+  EXPECT_TRUE(same_bits(run(false), together));
+}
+INSTANTIATE_TEST_SUITE_P(Device, AttentionTogether, ::testing::ValuesIn(companies()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
 }  // namespace
 }  // namespace ark::test
