@@ -19,20 +19,18 @@ constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists
 // Python writes what is no number by words that JSON has not: configurations of Mamba hold Infinity.
 std::string with_nulls(std::string_view text) {
   std::string out;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') quoted = !quoted;
-    if (quoted && text[i] == '\\' && i + 1 < text.size()) out += text[i++];
+  for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
+    end = text[i] == '"' ? end_of_string(text, i) : i + 1;
     std::string_view word;
     for (const std::string_view one : {"NaN", "Infinity", "-Infinity"})
-      if (!quoted && text.substr(i).starts_with(one)) word = one;
+      if (text.substr(i).starts_with(one)) word = one;
     if (word.empty()) {
-      out += text[i];
+      out += text.substr(i, end - i);
       continue;
     }
     out += "null";
     out.resize(out.size() + std::max<std::size_t>(word.size(), 4) - 4, ' ');  // errors tell their places
-    i += word.size() - 1;
+    end = i + word.size();
   }
   return out;
 }

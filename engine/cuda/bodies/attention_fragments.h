@@ -137,6 +137,15 @@ struct AttentionFragments : AttentionRows<kValue, X> {
     }
   }
 
+  // The tiles in the places of those from number `before` to `n`, which all are through with: some warps open them, and
+  // behind a barrier all ask for their keys.
+  ARK_DEVICE void open_next(int n, int before) const {
+    open_further(call.b.p, instance_offset(call), before + kTilesAhead, n + kTilesAhead);
+  }
+  ARK_DEVICE void ask_for_next(int n, int before) const {
+    ask_ahead<E, kKey, kValue>(call.b.p, instance_offset(call), before + kTilesAhead, n + kTilesAhead);
+  }
+
   // ---- keys
 
   // Of key number `key` of the sequence; `is_first`: it is one of the first keys of warp `warp`.

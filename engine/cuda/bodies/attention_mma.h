@@ -134,7 +134,7 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
     const i32 in_slot = row - of.first_row(k);
     if (k < of.tiles && in_slot < of.rows_of(open_tile(call.b, of.first + k).task))
       return {of.first + k, of.row0 + in_slot, true};
-    const int some = dev::popcount(~of.filled & (of.filled - 1)) / kConsumerWarps;  // a tile that has rows
+    const int some = lowest_bit(of.filled) / kConsumerWarps;  // a tile that has rows
     return {of.first + some, of.row0, false};
   }
 
@@ -369,7 +369,7 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
   }
   // The first of some, whose tile becomes the warp's task.
   ARK_DEVICE Run begin_run(const Bundle& of, u32 some) const {
-    const auto number = static_cast<u32>(31 - dev::leading_zeros(some & ~(some - 1)));
+    const auto number = static_cast<u32>(lowest_bit(some));
     const int k = static_cast<int>(number) / kConsumerWarps;
     Rows::open(of.first + (ARK_BUG(run_of_another_tile) ? 0 : k));
     const i32 first_row = of.first_row(k), rows = dev::uniform(of.rows_of(task()));
@@ -378,13 +378,6 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
   }
 
   // ---- tiles
-
-  ARK_DEVICE void open_next(int n, int before) const {
-    open_further(call.b.p, instance_offset(call), before + kTilesAhead, n + kTilesAhead);
-  }
-  ARK_DEVICE void ask_for_next(int n, int before) const {
-    ask_ahead<E, kKey, kValue>(call.b.p, instance_offset(call), before + kTilesAhead, n + kTilesAhead);
-  }
 
   // bodies/attention.h: attend(). A bundle.
   ARK_DEVICE int attend(int n, int before) const {
@@ -413,7 +406,7 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
           call.b.warp, [&](i32 row) -> Query { return query_of(of, row); });
     // Behind it nobody reads what is merged, of rows before these, any more.
     if (!ARK_BUG(queries_without_barrier)) consumers_sync();
-    open_next(n, before);
+    Fragments::open_next(n, before);
     ARK_ROLLED
     for (int part = 0; part * kPart < kValue; ++part) {
       if (part > 0) consumers_sync();  // the ones before are merged
@@ -427,7 +420,7 @@ struct AttentionByMma : AttentionFragments<E, kKey, kValue, X, kStripRows> {
         for (int c = 0; c < kChunks; ++c) put(run, state.of[c], c);
       }
       if (!ARK_BUG(merged_without_barrier)) consumers_sync();
-      if (part == 0) ask_for_next(n, before);
+      if (part == 0) Fragments::ask_for_next(n, before);
       merge(of, part);
     }
   }

@@ -108,6 +108,9 @@ ARK_DEVICE OpenTile& open_tile(const Block& b, int n) {
   return reinterpret_cast<OpenTile*>(b.scratch + kConsumerWarps * kTaskBytes)[n % kTilesAhead];
 }
 
+// The number of the lowest one; there is one.
+ARK_DEVICE int lowest_bit(u32 bits) { return dev::popcount(~bits & (bits - 1)); }
+
 // Where a block is among its tiles: the number of the next one, and how many the call before has run; one register.
 struct TilePlace {
   u32 packed = 0;
@@ -240,7 +243,7 @@ struct AttentionRows {
   }
   ARK_DEVICE const OpenTile& opened() const { return open_tile(call.b, task().number); }
   ARK_DEVICE const i32* known_heads() const { return opened().heads; }
-  ARK_DEVICE i32 head(i32 n) const { return head_of(head_list(), known_heads(), n); }
+  ARK_DEVICE i32 head(i32 n) const { return head_in(opened(), n); }
   ARK_DEVICE i32 head_in(const OpenTile& tile, i32 n) const {
     return head_of(at<const i32>(call.i.attention.head_table) + tile.task.heads_at, tile.heads, n);
   }
@@ -383,7 +386,7 @@ ARK_APART void join_splits(const LoopParameters& p, u32 instance, int first, int
   const Call call{b, instance_at(instance), nullptr};
   ARK_ROLLED
   for (u32 last = AttentionRows<kValue, X>(call).arrive(first, count); last != 0; last &= last - 1)
-    add_splits<kValue, X>(p, instance, first + 31 - dev::leading_zeros(last & ~(last - 1)));
+    add_splits<kValue, X>(p, instance, first + lowest_bit(last));
 }
 
 }  // namespace ark::cuda

@@ -270,11 +270,10 @@ struct AttentionByStrips : AttentionFragments<E, kKey, kValue, X, kRowsOfStrips>
     Rows::open(n);
     ARK_ROLLED
     for (i32 row0 = 0; row0 < task().rows; row0 += kRows) run_rows(row0, dev::min(kRows, task().rows - row0));
-    const u32 instance = instance_offset(call);
-    open_further(call.b.p, instance, before + kTilesAhead, n + kTilesAhead);
+    Fragments::open_next(n, before);
     if (!ARK_BUG(strips_left_early)) consumers_sync();  // all are through with the scratch
-    ask_ahead<E, kKey, kValue>(call.b.p, instance, before + kTilesAhead, n + kTilesAhead);
-    if (task().split_count > 1) join_splits<kValue, X>(call.b.p, instance, n, 1);
+    Fragments::ask_for_next(n, before);
+    if (task().split_count > 1) join_splits<kValue, X>(call.b.p, instance_offset(call), n, 1);
     return 1;
   }
   // kRows rows of the tile, or fewer.
