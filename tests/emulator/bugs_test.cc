@@ -71,6 +71,7 @@ Decoder decoder(int32_t groups, Link link, int64_t intermediate, int32_t ranks, 
   d.setup.max_tokens = 16;
   d.setup.max_length = 32;
   d.setup.pages = 32;
+  d.setup.max_slots = 12;
   d.setup.options.device.processors = 2;
   d.setup.options.device.groups = groups;
   d.setup.link = link;
@@ -239,7 +240,8 @@ class OnDecoder {
       }
       return drive_(*runner);
     } catch (const Error& error) {
-      if (!verdict) throw;
+      // What is refused before it runs has caught nothing.
+      if (!verdict || error.code() != Code::kUnavailable) throw;
       const auto failure = world->failure();
       *verdict = failure ? verdict_of(*failure)
                          : std::string("watchdog: ") + std::string(error.what()).substr(0, 40);
@@ -468,9 +470,12 @@ std::vector<Bug> device_bugs() {
                         [](TokenGraphOptions& o) { o.hidden = 256; });
   // Whose one block has all tiles of attention.
   const OnDecoder on_one = OnDecoder(run_decode, 0, Link::kDirect, 64, 1).with_processors(1);
-  const OnDecoder twelve = OnDecoder(run_twelve, 0, Link::kDirect, 64, 1).with_processors(1),
-                  twelve_halves =
-                      OnDecoder(run_twelve, 0, Link::kDirect, 64, 1).with_processors(1).with_kv(DType::kF16);
+  const OnDecoder twelve =
+                      OnDecoder(run_twelve, 0, Link::kDirect, 64, 1).with_processors(1).with_tokens(24, 32),
+                  twelve_halves = OnDecoder(run_twelve, 0, Link::kDirect, 64, 1)
+                                      .with_processors(1)
+                                      .with_tokens(24, 32)
+                                      .with_kv(DType::kF16);
   const OnDecoder windows = OnDecoder(run_windows, 0, Link::kDirect, 64, 1, DType::kF32,
                                       [](TokenGraphOptions& o) { o.window = 60, o.max_positions = 640; })
                                 .with_processors(1)
