@@ -77,6 +77,7 @@ if(NOT ARK_SANITIZE)
   ark_unite(emulator)
   target_compile_definitions(emulator PUBLIC ARK_DEVICE_HEADER="tests/emulator/device_emulated.h")
   add_executable(emulator_test EXCLUDE_FROM_ALL ${tests})
+  ark_sanitize(emulator_test)
   foreach(source ${tests})
     if(source MATCHES "_kernel\\.cc$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS

@@ -18,7 +18,7 @@ double parameter_of(const Row& row, const Attributes& attributes);
 // Calls O::of(row, p) of the operator's struct O. It must be one of whole rows.
 template <class R, class... O>
 void run(Op op, R& row, Value<R> p, pointwise::List<O...>) {
-  ((op == O::row.op ? (O::of(row, p), true) : false) || ...);
+  static_cast<void>(((op == O::row.op ? (O::of(row, p), true) : false) || ...));
 }
 template <class R>
 void run(Op op, R& row, Value<R> p) {
