@@ -156,6 +156,7 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   const int64_t wanted = max_length > 0 ? max_length : settled ? kDefaultLength : kProbedLength;
   const int64_t reach = reachable_length(graph, roles, wanted);
   const int64_t length = reach < wanted || max_length > 0 ? reach : kDefaultLength;
+  if (reach < wanted) bound_sizes(graph, roles.sizes, length);
   Rewrite r(graph, roles, length);
   try {
     rewrite(r);
