@@ -114,7 +114,7 @@ void weigh_values(Rewrite& r, const Node& node, const Scores& s) {
   if (!right || right->layout.size() < 2)
     refuse(node, "multiplies attention weights with something that is no value of tokens");
   if (s.sink_column) refuse(node, "multiplies values with a column of sinks");
-  if (!s.normalized || s.nan_test) refuse(node, "uses attention scores that went through no softmax");
+  if (!s.normalized) refuse(node, "uses attention scores that went through no softmax");
   Layout layout = s.layout;
   if (trans_a) std::swap(layout[layout.size() - 1], layout[layout.size() - 2]);
   Rows v = trans_b ? last_two_swapped(r, *right) : *right;
@@ -151,18 +151,7 @@ void pointwise(Rewrite& r, const Node& node) {
       if (node.op == Op::kCast && !is_floating(static_cast<DType>(node.attributes.get(key::kTo))))
         refuse(node, "makes attention scores integers");
       return r.set(node.outputs[0], std::move(s));
-    case Op::kIsNaN:
-      if (!s.normalized) refuse(node, "tests attention scores before softmax");
-      s.nan_test = true;
-      return r.set(node.outputs[0], std::move(s));
     case Op::kWhere:
-      // Where(IsNaN(p), 0, p): rows without any visible key.
-      if (const Scores* condition = r.scores(node.inputs[0])) {
-        const Scores* kept = r.scores(node.inputs[2]);
-        if (!condition->nan_test || !kept || !kept->normalized || !r.is_free(node.inputs[1]))
-          refuse(node, "chooses by attention scores");
-        return r.set(node.outputs[0], Scores(*kept));
-      }
       step.other = node.inputs[0];
       step.third = node.inputs[at == 1 ? 2 : 1];
       step.scores_first = at == 1;
@@ -370,6 +359,7 @@ bool rewrite_scores(Rewrite& r, const Node& node) {
   for (const ValueId id : node.inputs)
     if (const Scores* x = r.scores(id); x && !s) s = x;
   if (!s) return node.op == Op::kMatMul && product(r, node);
+  if (test_scores(r, node)) return true;
   if (node.op == Op::kMatMul) {
     if (!r.scores(node.inputs[0])) refuse(node, "multiplies with attention weights from the right");
     weigh_values(r, node, Scores(*s));

@@ -28,7 +28,7 @@ class Change:
         return name
 
     def add(self, op, *inputs, out=None, **attributes):
-        self.added.append(helper.make_node(op, inputs, [out or f"added_{id(self)}_{len(self.added)}"], **attributes))
+        self.added.append(helper.make_node(op, inputs, [out or f"added_{len(self.added)}"], **attributes))
         return self.added[-1].output[0]
 
     def save(self, fits, replace):
@@ -84,4 +84,64 @@ def test_rows_written_into_zeros_by_slices(tmp_path):
         change.add("Transpose", rows, out=node.output[0], perm=[3, 1, 2, 0])
 
     change.save(lambda n: n.op_type == "Concat" and n.attribute[0].i == -1, by_slices)
+    check(change.path)
+
+
+@pytest.mark.parametrize("how", ["any", "all", "chosen"])
+def test_queries_that_see_nothing_are_given_zeros(tmp_path, how):
+    """torch's safe softmax, as decompositions of torch.export spell it: no query of a causal mask is one."""
+    change = Change(tmp_path / "model.onnx")
+    for node in change.model.graph.node:  # what hides is -inf
+        value = numpy_helper.to_array(node.attribute[0].t) if node.op_type == "Constant" else np.zeros(1)
+        if value.size == 1 and value < -1e8:
+            node.attribute[0].t.CopyFrom(numpy_helper.from_array(np.float32(-np.inf)))
+    zero, least = change.stored(np.float32(0)), change.stored(np.float32(-np.inf))
+
+    def safe(node):
+        scores = node.input[0]
+        hidden = change.add("Equal", scores, least)
+        weights = change.add("Softmax", scores, axis=-1)
+        if how == "all":
+            hidden = change.add("Cast", hidden, to=onnx.TensorProto.INT32)
+            none = change.add("Cast", change.add("ReduceMin", hidden, axes=[-1]), to=onnx.TensorProto.BOOL)
+        else:
+            seen = change.add("Cast", change.add("Not", hidden), to=onnx.TensorProto.INT64)
+            some = change.add("Cast", change.add("ReduceMax", seen, axes=[-1]), to=onnx.TensorProto.BOOL)
+            none = change.add("Not", some)
+        chosen = (some, weights, zero) if how == "chosen" else (none, zero, weights)
+        change.add("Where", *chosen, out=node.output[0])
+
+    change.save(lambda n: n.op_type == "Softmax", safe)
+    check(change.path)
+
+
+def test_scores_that_another_mask_hides_are_served_plain(tmp_path):
+    """Whether a query sees keys is told by other scores than those it weighs: no proof holds for these."""
+    change = Change(tmp_path / "model.onnx")
+    zero, most = change.stored(np.float32(0)), change.stored(np.float32(-1))
+
+    def unsafe(node):
+        hidden = change.add("Cast", change.add("Less", node.input[0], most), to=onnx.TensorProto.INT32)
+        none = change.add("Cast", change.add("ReduceMin", hidden, axes=[-1]), to=onnx.TensorProto.BOOL)
+        change.add("Where", none, zero, change.add("Softmax", node.input[0], axis=-1), out=node.output[0])
+
+    change.save(lambda n: n.op_type == "Softmax", unsafe)
+    batched, card = is_batched(change.path)
+    assert not batched, card
+    assert [by_ark(change.path, p) for p in PROMPTS] == [by_onnx_runtime(change.path, "none", "int64", p) for p in PROMPTS]
+
+
+def test_weights_repeated_for_the_batch(tmp_path):
+    """`bmm` of rows with an expanded weight is the product with the weight."""
+    change = Change(tmp_path / "model.onnx")
+    weights = {w.name for w in change.model.graph.initializer if len(w.dims) == 2}
+    ends = [change.stored(np.array([n])) for n in (0, 1)]
+
+    def repeated(node):
+        rows = change.add("Slice", change.add("Shape", node.input[0]), *ends)
+        sizes = next(list(w.dims) for w in change.model.graph.initializer if w.name == node.input[1])
+        shape = change.add("Concat", rows, change.stored(np.array(sizes)), axis=0)
+        change.add("MatMul", node.input[0], change.add("Expand", node.input[1], shape), out=node.output[0])
+
+    change.save(lambda n: n.op_type == "MatMul" and n.input[1] in weights, repeated)
     check(change.path)
