@@ -88,7 +88,9 @@ def write(path, mask, positions, names, types=False):
 
     def value(name, type_, *shape):
         slip = lambda i: shape[i].replace("total", "sequence") if name == "attention_mask" else shape[i]
-        other = {"own": lambda i: f"{name}.{i}", "none": lambda i: None, "shared": lambda i: shape[i], "slip": slip}[names]
+        same = lambda i: slip(i).replace("past", "sequence") if isinstance(shape[i], str) else shape[i]
+        other = {"own": lambda i: f"{name}.{i}", "none": lambda i: None, "shared": lambda i: shape[i], "slip": slip,
+                 "same": same}[names]
         dims = [d if isinstance(d, int) else other(i) for i, d in enumerate(shape)]
         return helper.make_tensor_value_info(name, type_, dims)
 
@@ -206,6 +208,12 @@ KINDS = [
     (*kind, names) for kind in KINDS for names in ("own", "none", "shared", "slip") if (kind[0], names) != ("one row", "slip")])
 def test_tokens_are_those_of_onnx_runtime(tmp_path, mask, positions, names):
     check(tmp_path / "model.onnx", mask, positions, names)
+
+
+@pytest.mark.parametrize("mask,positions", [("kept", "counted"), ("size", "mask size"), ("none", "int64"),
+                                            ("added by query", "int64")])
+def test_caches_may_be_called_as_long_as_the_tokens(tmp_path, mask, positions):
+    check(tmp_path / "model.onnx", mask, positions, "same")
 
 
 @pytest.mark.parametrize("mask", ["kept", "hides", "hides by query", "multiplied", "multiplied in rows"])
