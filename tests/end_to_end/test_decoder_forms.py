@@ -145,3 +145,36 @@ def test_weights_repeated_for_the_batch(tmp_path):
 
     change.save(lambda n: n.op_type == "MatMul" and n.input[1] in weights, repeated)
     check(change.path)
+
+
+def test_values_times_weights_that_are_both_turned(tmp_path):
+    """As Apple's and Qualcomm's forms have them: features in front of tokens."""
+    change = Change(tmp_path / "model.onnx")
+    weights = {n.output[0] for n in change.model.graph.node if n.op_type == "Softmax"}
+
+    def turned(node):
+        values, shares = (change.add("Transpose", node.input[i], perm=[0, 1, 3, 2]) for i in (1, 0))
+        change.add("Transpose", change.add("MatMul", values, shares), out=node.output[0], perm=[0, 1, 3, 2])
+
+    change.save(lambda n: n.op_type == "MatMul" and n.input[0] in weights, turned)
+    check(change.path)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_linear_layers_as_convolutions_of_one_place(tmp_path, axes):
+    change = Change(tmp_path / "model.onnx")
+    weights = {w.name: numpy_helper.to_array(w) for w in change.model.graph.initializer if len(w.dims) == 2}
+
+    def convolved(node):
+        kernel = weights[node.input[1]].T.reshape(*weights[node.input[1]].T.shape, *[1] * axes)
+        bias = change.stored(np.linspace(-1, 1, kernel.shape[0], dtype=np.float32))
+        rows = change.add("Transpose", node.input[0], perm=[0, 2, 1])
+        if axes == 2:
+            two = change.stored(np.array([2]))
+            rows = change.add("Squeeze", change.add("Conv", change.add("Unsqueeze", rows, two), change.stored(kernel), bias), two)
+        else:
+            rows = change.add("Conv", rows, change.stored(kernel), bias)
+        change.add("Transpose", rows, out=node.output[0], perm=[0, 2, 1])
+
+    change.save(lambda n: n.op_type == "MatMul" and n.input[1] in weights, convolved)
+    check(change.path)
