@@ -177,8 +177,8 @@ bool tells_by_one(const Graph& graph, const Readers& readers, ValueId start) {
   return found;
 }
 
-std::set<std::pair<std::string, std::size_t>> misnamed_axes(const Graph& graph) {
-  std::set<std::pair<std::string, std::size_t>> found;
+InputAxes misnamed_axes(const Graph& graph) {
+  InputAxes found;
   const Readers readers = graph.consumers();
   const auto is_square = [&](ValueId id) {  // [tokens, tokens], [batch, 1, tokens, tokens]
     const auto& shape = graph.value(id).shape;

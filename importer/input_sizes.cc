@@ -25,7 +25,7 @@ std::string sanitised(std::string_view name) {
 }  // namespace
 
 InputSizes::InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed,
-                       std::set<std::pair<std::string, std::size_t>> misnamed)
+                       input_reach::InputAxes misnamed)
     : misnamed_(std::move(misnamed)) {
   for (const auto& [name, size] : fixed) by_parameter_.emplace(name, Named{Expr(size), ""});
   is_shared_ = std::ranges::any_of(graph.inputs, [](const onnx::ValueInfo& input) {

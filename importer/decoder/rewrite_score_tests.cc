@@ -1,5 +1,5 @@
-// What files ask of attention scores, to give queries that see no key weights of 0 in place of NaN: IsNaN(p), or that all
-// scores are -inf. Of proven masks each query sees itself, so the weights stay as they are.
+// What files ask of attention scores, to give queries that see no key weights of 0 in place of NaN: IsNaN(p), or
+// that all scores are -inf. Of proven masks each query sees itself, so the weights stay as they are.
 #include <algorithm>
 #include <cmath>
 
