@@ -4,28 +4,28 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "importer/import.h"
+#include "importer/input_reach.h"
 
 namespace ark {
 
 // What a file does not say of its inputs, by name (input_facts.cc finds out).
 struct InputFacts {
-  std::set<std::string> misnamed;              // whose last dimension is not what its name says
+  input_reach::InputAxes misnamed;             // whose sizes are not what their names say
   std::map<std::string, ConstantPtr> settled;  // read as this constant; they stay inputs that nothing reads
 };
 
-// Symbolic sizes of the graph's inputs: the same dim_param is the same symbol, nameless dims and the last dims of
-// `misnamed` inputs get their own. Where no input holds integers, two inputs share none: ONNX Runtime takes 1 and n
-// by one name where they broadcast.
+// Symbolic sizes of the graph's inputs: the same dim_param is the same symbol, nameless dims and `misnamed` axes
+// get their own. Where no input holds integers, two inputs share none: ONNX Runtime takes 1 and n by one name
+// where they broadcast.
 class InputSizes {
  public:
   InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed,
-             std::set<std::string> misnamed = {});
+             input_reach::InputAxes misnamed = {});
   Expr size(const onnx::ValueInfo& input, std::size_t axis);
 
  private:
@@ -42,7 +42,7 @@ class InputSizes {
   std::map<std::pair<std::string, std::string>, Expr> others_;
   bool is_shared_ = false;             // names stand for one size in all inputs
   std::map<std::string, bool> taken_;  // symbols given out
-  std::set<std::string> misnamed_;
+  input_reach::InputAxes misnamed_;
 };
 
 // The file's functions by identity, with the guard against expansion bombs.

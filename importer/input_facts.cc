@@ -1,6 +1,6 @@
 // What a file does not say of its inputs, found by building it and looking at what reads them.
 //
-// - Masks whose length has the tokens' name by a slip (input_reach.h) get a size of their own.
+// - Masks and caches whose length has the tokens' name by a slip (input_reach.h) get sizes of their own.
 // - Inputs of decoder files that carry no data: how many rows of logits to make (transformers' logits_to_keep), which
 //   branch of an If to run (optimum's use_cache_branch). For serving (ImportOptions::settle_controls) they are settled:
 //   numbers so that as many rows of logits come out as there are tokens, conditions true, for the branch with a cache.
@@ -205,7 +205,7 @@ Graph build_once(const onnx::Model& model, const ImportOptions& options, const I
 // With the sizes that the inputs' names do not tell: the graph shows which names are a slip.
 Graph build_with_names(const onnx::Model& model, const ImportOptions& options, InputFacts facts) {
   Graph graph = build_once(model, options, facts);
-  facts.misnamed = input_reach::misnamed_masks(graph);
+  facts.misnamed = input_reach::misnamed_axes(graph);
   return facts.misnamed.empty() ? graph : build_once(model, options, facts);
 }
 

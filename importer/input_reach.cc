@@ -45,6 +45,19 @@ bool is_stored(const Graph& graph, ValueId id) {
   return true;
 }
 
+// The axis along which new rows are joined behind an input, by Concat or by an attention.
+std::optional<std::size_t> grown_axis(const Graph& graph, const Readers& readers, ValueId id) {
+  for (const NodeId reader : readers[id]) {
+    const Node& node = graph.node(reader);
+    if (node.op == Op::kConcat && node.inputs.size() == 2 && node.inputs[0] == id)
+      return static_cast<std::size_t>(node.attributes.get(key::kAxis));
+    if (node.op == Op::kAttention &&
+        (node.input(attention::kPastK) == id || node.input(attention::kPastV) == id))
+      return 2;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 bool only_moves(Op op) {
@@ -164,8 +177,8 @@ bool tells_by_one(const Graph& graph, const Readers& readers, ValueId start) {
   return found;
 }
 
-std::set<std::string> misnamed_masks(const Graph& graph) {
-  std::set<std::string> found;
+InputAxes misnamed_axes(const Graph& graph) {
+  InputAxes found;
   const Readers readers = graph.consumers();
   const auto is_square = [&](ValueId id) {  // [tokens, tokens], [batch, 1, tokens, tokens]
     const auto& shape = graph.value(id).shape;
@@ -184,15 +197,20 @@ std::set<std::string> misnamed_masks(const Graph& graph) {
            (is_integer(v.dtype) || v.dtype == DType::kBool);
   };
   if (std::none_of(graph.inputs.begin(), graph.inputs.end(), is_cache)) return found;
-  for (const ValueId mask : graph.inputs) {
-    if (!is_flat(mask) && !is_square(mask)) continue;
-    const Expr& length = graph.value(mask).shape->back();
-    const auto is_tokens = [&](ValueId id) {
-      return id != mask && is_flat(id) && graph.value(id).shape->back() == length && is_table(id);
+  for (const ValueId id : graph.inputs) {
+    const auto are_tokens = [&](const Expr& length) {
+      return std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId other) {
+        return other != id && is_flat(other) && graph.value(other).shape->back() == length && is_table(other);
+      });
     };
-    if (std::any_of(graph.inputs.begin(), graph.inputs.end(), is_tokens) && !is_table(mask) &&
-        !makes_angles(graph, readers, mask) && !tells_by_one(graph, readers, mask))
-      found.insert(graph.value(mask).name);
+    const Value& v = graph.value(id);
+    if (const auto axis = is_cache(id) ? grown_axis(graph, readers, id) : std::nullopt) {
+      if (*axis < v.shape->size() && !(*v.shape)[*axis].constant() && are_tokens((*v.shape)[*axis]))
+        found.insert({v.name, *axis});
+    } else if ((is_flat(id) || is_square(id)) && are_tokens(v.shape->back()) && !is_table(id) &&
+               !makes_angles(graph, readers, id) && !tells_by_one(graph, readers, id)) {
+      found.insert({v.name, v.shape->size() - 1});
+    }
   }
   return found;
 }

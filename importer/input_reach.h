@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ir/graph.h"
@@ -11,6 +12,7 @@
 namespace ark::input_reach {
 
 using Readers = std::vector<std::vector<NodeId>>;  // Graph::consumers()
+using InputAxes = std::set<std::pair<std::string, std::size_t>>;
 
 // Nodes whose outputs are their inputs' elements in another order or type.
 bool only_moves(Op op);
@@ -38,9 +40,10 @@ bool begins_range(const Graph& graph, const Readers& readers, ValueId id);
 // the constant, nullopt if it is nothing of the kind.
 std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers, ValueId id);
 
-// Masks whose length is called what the tokens' is, in a file with caches. A mask also covers the cached
-// tokens, so the name is a slip of the exporter's; runtimes do not bind sizes by name and never notice. These
-// inputs need a size of their own; where it does equal another one, the graph shows it.
-std::set<std::string> misnamed_masks(const Graph& graph);
+// Masks and caches whose length is called what the tokens' is, in a file with caches, and the axis. A mask also
+// covers the cached tokens, and there are none of these at first, so the name is a slip of the exporter's;
+// runtimes do not bind sizes by name and never notice. These need a size of their own; where it does equal
+// another one, the graph shows it.
+InputAxes misnamed_axes(const Graph& graph);
 
 }  // namespace ark::input_reach

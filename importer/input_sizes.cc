@@ -25,7 +25,7 @@ std::string sanitised(std::string_view name) {
 }  // namespace
 
 InputSizes::InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed,
-                       std::set<std::string> misnamed)
+                       input_reach::InputAxes misnamed)
     : misnamed_(std::move(misnamed)) {
   for (const auto& [name, size] : fixed) by_parameter_.emplace(name, Named{Expr(size), ""});
   is_shared_ = std::ranges::any_of(graph.inputs, [](const onnx::ValueInfo& input) {
@@ -78,8 +78,7 @@ std::optional<Expr> InputSizes::sum_of_known(const std::string& parameter) {
 Expr InputSizes::size(const onnx::ValueInfo& input, std::size_t axis) {
   const onnx::Dimension& d = input.type.dims[axis];
   if (d.value >= 0) return d.value;
-  const bool misnamed = axis + 1 == input.type.dims.size() && misnamed_.contains(input.name);
-  if (d.parameter.empty() || misnamed)
+  if (d.parameter.empty() || misnamed_.contains({input.name, axis}))
     return Expr::symbol(unique(sanitised(input.name) + "." + std::to_string(axis)));
   if (!by_parameter_.contains(d.parameter))
     if (const auto sum = sum_of_known(d.parameter)) by_parameter_.emplace(d.parameter, Named{*sum, ""});

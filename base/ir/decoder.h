@@ -48,7 +48,7 @@ struct DecoderSignature {
   std::optional<std::size_t> mask, token_types;  // [B, total] or [B, 1 or heads, S, total]; [B, S]
   MaskMeaning mask_meaning = MaskMeaning::kUsual;
   bool mask_by_query = false;          // of two axes it is [S, total], causal as those of more are
-  std::vector<std::size_t> positions;  // [B, S], [S] or [3, B, S]: all the same numbers
+  std::vector<std::size_t> positions;  // [B, S], [S], [3, B, S] or [4, B, S]: all the same numbers
   std::vector<Length> lengths;
   std::vector<std::size_t> ignored;  // nothing reads them
   std::vector<Cache> caches;

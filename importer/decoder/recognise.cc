@@ -9,6 +9,7 @@
 #include "importer/decoder/cleanup.h"
 #include "importer/decoder/expert_loops.h"
 #include "importer/decoder/limits.h"
+#include "importer/decoder/lower_convolutions.h"
 #include "importer/decoder/lower_einsum.h"
 #include "importer/decoder/part_probe.h"
 #include "importer/decoder/quantized_weights.h"
@@ -147,6 +148,7 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   prune(graph, pruned);
   refuse_coarse_rounding(graph);
   lower_einsum(graph);
+  lower_convolutions(graph);
   gather_expert_loops(graph);
   const int dynamic = products_of_reals(graph);
   spell_out_roundings(graph);
@@ -156,6 +158,7 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   const int64_t wanted = max_length > 0 ? max_length : settled ? kDefaultLength : kProbedLength;
   const int64_t reach = reachable_length(graph, roles, wanted);
   const int64_t length = reach < wanted || max_length > 0 ? reach : kDefaultLength;
+  if (reach < wanted) bound_sizes(graph, roles.sizes, length);
   Rewrite r(graph, roles, length);
   try {
     rewrite(r);

@@ -33,8 +33,9 @@ struct Scores {
   std::vector<int64_t> key_head;  // of each head
   std::vector<ScoreStep> steps;   // what was done to the raw products
   bool normalized = false;        // after Softmax
-  bool nan_test = false;          // IsNaN of normalized scores
-  bool row_max = false;           // the largest score of each query: subtracting it changes nothing
+  // No scores, but for each what was asked of it, or of all of its query.
+  enum class Test { kNone, kHidden, kSeen, kNoneSeen, kSomeSeen } test = Test::kNone;
+  bool row_max = false;  // the largest score of each query: subtracting it changes nothing
   // One a head: an extra column beside the keys that takes weight and gives no value.
   std::vector<float> sinks;
   bool sink_column = false;  // that column is still there
@@ -122,6 +123,7 @@ bool rewrite_movement(Rewrite& r, const Node& node);
 bool rewrite_features(Rewrite& r, const Node& node);
 bool rewrite_products(Rewrite& r, const Node& node);
 bool rewrite_scores(Rewrite& r, const Node& node);
+bool test_scores(Rewrite& r, const Node& node);  // of rewrite_scores: whether a query sees any key
 
 // Movement of one row value (the data input of `node`); nullopt if the node is no movement.
 std::optional<std::vector<Rows>> moved(Rewrite& r, const Node& node, const Rows& x);

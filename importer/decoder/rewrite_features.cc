@@ -116,8 +116,18 @@ bool along_axis(Rewrite& r, const Node& node, const Rows& x) {
   return true;
 }
 
+bool scatter_slices(Rewrite& r, const Node& node, const Rows& x);
+
 // Scatter onto zeros (or any constant): the data becomes rows first.
 bool scatter_onto_constant(Rewrite& r, const Node& node) {
+  if (node.op == Op::kScatterND) {
+    const Rows* written = r.rows(node.inputs[2]);
+    const auto slices = r.shape(node, node.inputs[0])[0].constant();
+    if (!written || !slices || written->layout.size() != r.shape(node, node.inputs[0]).size()) return false;
+    Rows like = *written;
+    like.layout[0] = feature_axis(*slices);
+    return scatter_slices(r, node, repeated(r, node, node.inputs[0], like));
+  }
   const Rows *indices = r.rows(node.inputs[1]), *updates = r.rows(node.inputs[2]);
   const Rows* like = indices ? indices : updates;
   return like && along_axis(r, node, repeated(r, node, node.inputs[0], *like));
@@ -181,7 +191,8 @@ bool one_hot(Rewrite& r, const Node& node) {
 }  // namespace
 
 bool rewrite_features(Rewrite& r, const Node& node) {
-  if (node.op == Op::kScatterElements && r.is_free(node.inputs[0])) return scatter_onto_constant(r, node);
+  if (is_one_of(node.op, {Op::kScatterElements, Op::kScatterND}) && r.is_free(node.inputs[0]))
+    return scatter_onto_constant(r, node);
   const Rows* found = node.inputs.empty() ? nullptr : r.rows(node.inputs[0]);
   if (!found) return false;
   const Rows x = *found;

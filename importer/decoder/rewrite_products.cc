@@ -8,6 +8,9 @@
 namespace ark::decoder {
 namespace {
 
+constexpr int64_t kMostIndices = 4'096;  // constants of more are not looked through
+constexpr int kMostLookedAt = 64;        // values that an index is made of
+
 Layout layout_of_dims(const Dims& dims) {
   Layout layout;
   for (const int64_t d : dims) layout.push_back(feature_axis(d));
@@ -148,7 +151,52 @@ bool matmul(Rewrite& r, const Node& node) {
   return true;
 }
 
-// Rows of a weight chosen by token: embeddings.
+// As far as operators tell: token ids, and what is made of them without going below 0. `budget`: values to look at.
+bool is_never_negative(const Graph& graph, ValueId id, int& budget) {
+  if (--budget < 0) return false;
+  const Value& v = graph.value(id);
+  if (v.constant) {
+    if (v.constant->size() > kMostIndices || !is_integer(v.dtype)) return false;
+    const Tensor t = materialise(*v.constant);
+    for (int64_t i = 0; i < t.size(); ++i)
+      if (t.integer(i) < 0) return false;
+    return true;
+  }
+  const Node* node = graph.producer(id);
+  if (!node) return true;  // ids, positions
+  const auto is = [&](std::size_t i) { return is_never_negative(graph, node->inputs[i], budget); };
+  switch (node->op) {
+    case Op::kTopK:
+    case Op::kArgMax:
+    case Op::kArgMin:
+      return true;
+    case Op::kCast:
+      return graph.value(node->inputs[0]).dtype == DType::kBool ||
+             (is_integer(graph.value(node->inputs[0]).dtype) && is(0));
+    case Op::kReshape:
+    case Op::kTranspose:
+    case Op::kExpand:
+    case Op::kSlice:
+    case Op::kGather:
+      return is(0);
+    case Op::kAdd:
+    case Op::kMul:
+    case Op::kMin:
+      return is(0) && is(1);
+    case Op::kMod:
+      return is(1) && node->attributes.get_or(key::kFmod, 0) == 0;
+    case Op::kMax:
+      return is(0) || is(1);
+    case Op::kClip:
+      return (node->input(1) != kNoValue && is(1)) || is(0);
+    case Op::kWhere:
+      return is(1) && is(2);
+    default:
+      return false;
+  }
+}
+
+// Rows of a weight chosen by token: embeddings. What may count from the table's end is told as from its beginning.
 bool gather_weight(Rewrite& r, const Node& node) {
   const Rows* index = r.rows(node.inputs[1]);
   if (!index) return false;
@@ -160,6 +208,16 @@ bool gather_weight(Rewrite& r, const Node& node) {
   if (const Node* cast = r.out.graph.producer(at);
       cast && cast->op == Op::kCast && is_integer(r.out.graph.value(cast->inputs[0]).dtype))
     at = cast->inputs[0];
+  if (int budget = kMostLookedAt; table->dims[0] > 0 && !is_never_negative(r.out.graph, at, budget)) {
+    Tensor rows = Tensor::zeros(r.out.graph.value(index->tokens).dtype, {});
+    if (rows.dtype == DType::kI32)
+      rows.as<int32_t>()[0] = static_cast<int32_t>(table->dims[0]);
+    else if (rows.dtype == DType::kI64)
+      rows.as<int64_t>()[0] = table->dims[0];
+    else
+      refuse(node, "has indices of type " + std::string(name_of(rows.dtype)));
+    at = r.out.emit(Op::kMod, {index->tokens, r.out.constant(std::move(rows))});
+  }
   Rows y{index->layout, kNoValue, index->last};
   for (std::size_t i = 1; i < table->dims.size(); ++i) y.layout.push_back(feature_axis(table->dims[i]));
   y.tokens = r.out.widened(r.out.emit(Op::kGather, {r.out.constant(table), at}, {{key::kAxis, 0}}));

@@ -106,18 +106,21 @@ bool product(Rewrite& r, const Node& node) {
   return true;
 }
 
-// Scores times values.
+// Scores times values, or both transposed: values [.., D, N] times scores [.., N, M].
 void weigh_values(Rewrite& r, const Node& node, const Scores& s) {
-  const bool trans_a = node.attributes.get_or(key::kTransA, 0),
-             trans_b = node.attributes.get_or(key::kTransB, 0);
-  const Rows* right = r.rows(node.inputs[1]);
-  if (!right || right->layout.size() < 2)
+  const bool is_transposed = !r.scores(node.inputs[0]);
+  const bool turn_scores =
+      node.attributes.get_or(is_transposed ? key::kTransB : key::kTransA, 0) != is_transposed;
+  const bool turn_values =
+      node.attributes.get_or(is_transposed ? key::kTransA : key::kTransB, 0) != is_transposed;
+  const Rows* values_of = r.rows(node.inputs[is_transposed ? 0 : 1]);
+  if (!values_of || values_of->layout.size() < 2)
     refuse(node, "multiplies attention weights with something that is no value of tokens");
   if (s.sink_column) refuse(node, "multiplies values with a column of sinks");
-  if (!s.normalized || s.nan_test) refuse(node, "uses attention scores that went through no softmax");
+  if (!s.normalized) refuse(node, "uses attention scores that went through no softmax");
   Layout layout = s.layout;
-  if (trans_a) std::swap(layout[layout.size() - 1], layout[layout.size() - 2]);
-  Rows v = trans_b ? last_two_swapped(r, *right) : *right;
+  if (turn_scores) std::swap(layout[layout.size() - 1], layout[layout.size() - 2]);
+  Rows v = turn_values ? last_two_swapped(r, *values_of) : *values_of;
   const auto context = as_context(r, v, v.layout.size() - 2);
   if (!only(layout.back(), AtomKind::kContext) || !context)
     refuse(node, "multiplies attention weights " + str(layout) + " with " + str(v.layout));
@@ -129,7 +132,8 @@ void weigh_values(Rewrite& r, const Node& node, const Scores& s) {
   const ValueId values = r.out.reshape(v.tokens, {features(from), dim});
   const ValueId y = emit_attention(r, node, s, values, head_map(node, over, from));
   over.push_back(v.layout.back());
-  r.set(node.outputs[0], Rows{over, r.out.reshape(y, token_dims(over)), false});
+  const Rows weighed{over, r.out.reshape(y, token_dims(over)), false};
+  r.set(node.outputs[0], is_transposed ? last_two_swapped(r, weighed) : weighed);
 }
 
 // Free operands of elementwise steps.
@@ -151,18 +155,7 @@ void pointwise(Rewrite& r, const Node& node) {
       if (node.op == Op::kCast && !is_floating(static_cast<DType>(node.attributes.get(key::kTo))))
         refuse(node, "makes attention scores integers");
       return r.set(node.outputs[0], std::move(s));
-    case Op::kIsNaN:
-      if (!s.normalized) refuse(node, "tests attention scores before softmax");
-      s.nan_test = true;
-      return r.set(node.outputs[0], std::move(s));
     case Op::kWhere:
-      // Where(IsNaN(p), 0, p): rows without any visible key.
-      if (const Scores* condition = r.scores(node.inputs[0])) {
-        const Scores* kept = r.scores(node.inputs[2]);
-        if (!condition->nan_test || !kept || !kept->normalized || !r.is_free(node.inputs[1]))
-          refuse(node, "chooses by attention scores");
-        return r.set(node.outputs[0], Scores(*kept));
-      }
       step.other = node.inputs[0];
       step.third = node.inputs[at == 1 ? 2 : 1];
       step.scores_first = at == 1;
@@ -370,8 +363,8 @@ bool rewrite_scores(Rewrite& r, const Node& node) {
   for (const ValueId id : node.inputs)
     if (const Scores* x = r.scores(id); x && !s) s = x;
   if (!s) return node.op == Op::kMatMul && product(r, node);
+  if (test_scores(r, node)) return true;
   if (node.op == Op::kMatMul) {
-    if (!r.scores(node.inputs[0])) refuse(node, "multiplies with attention weights from the right");
     weigh_values(r, node, Scores(*s));
   } else if (node.op == Op::kSoftmax) {
     Scores y = *s;

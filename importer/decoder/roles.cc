@@ -129,6 +129,16 @@ void infer_of_tokens(Graph& graph, const StepSizes& sizes) {
   substitute(graph, down);
 }
 
+void bound_sizes(Graph& graph, const StepSizes& sizes, int64_t length) {
+  const auto longest = sizes.past.as_symbol() ? sizes.past.as_symbol() : sizes.sequence.as_symbol();
+  if (!longest) return;
+  // Expressions are built again over what is left of `length`, which is a size as well: never below 0.
+  const Expr left = Expr::symbol("LEFT");
+  const Expr others = sizes.past.as_symbol() ? sizes.sequence : Expr(0);
+  substitute(graph, {{*longest, Expr(length) - others - left}});
+  substitute(graph, {{*left.as_symbol(), Expr(length) - others - Expr::symbol(*longest)}});
+}
+
 Roles unify_sizes(Graph& graph, const DecoderSignature& signature) {
   own_subgraphs(graph);
   substitute(graph, input_sizes(graph, signature));

@@ -27,4 +27,7 @@ Roles unify_sizes(Graph& graph, const DecoderSignature& signature);
 // Infers all shapes again, of steps that have a token: sizes that differ only where there is none become one.
 void infer_of_tokens(Graph& graph, const StepSizes& sizes);
 
+// Settles what sizes are in steps of no more than `length` tokens, past and new: a table of as many rows cuts nothing.
+void bound_sizes(Graph& graph, const StepSizes& sizes, int64_t length);
+
 }  // namespace ark::decoder

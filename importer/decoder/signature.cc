@@ -68,6 +68,7 @@ class Finder {
     int mask = 0, positions = 0, types = 0;
     bool surely_positions = false;
   };
+  bool are_several_positions(const Shape& shape) const;
   Candidate candidate(std::size_t input) const;
   void find_others();
   bool is_by_query(const Shape& mask) const;
@@ -312,6 +313,12 @@ void Finder::find_lengths() {
   }
 }
 
+// [3, batch, new]: a token's places in time, height and width; of four the first is its place in the text.
+bool Finder::are_several_positions(const Shape& shape) const {
+  return shape.front().is_constant(3) ||
+         (shape.front().is_constant(4) && !(shape.front() == input(found_.ids).shape->front()));
+}
+
 Finder::Candidate Finder::candidate(std::size_t i) const {
   const Shape& ids = *input(found_.ids).shape;
   const Value& v = input(i);
@@ -322,8 +329,8 @@ Finder::Candidate Finder::candidate(std::size_t i) const {
   if (!is_integer(v.dtype) && !angles) c.positions = kNever;  // which are made of numbers of any type
   if (!is_integer(v.dtype) || rank(v) != 2) c.types = kNever;
   // [batch, new, keys]; what has as many features for each token is an encoder's states.
-  if (rank(v) == 3 && (shape.front().is_constant(3) || shape.back().constant())) c.mask = kNever;
-  if (rank(v) == 4 || (rank(v) == 3 && !shape.front().is_constant(3))) c.positions = kNever;
+  if (rank(v) == 3 && (are_several_positions(shape) || shape.back().constant())) c.mask = kNever;
+  if (rank(v) == 4 || (rank(v) == 3 && !are_several_positions(shape))) c.positions = kNever;
   if (rank(v) == 1 &&
       (like_ids || shape[0] == ids[0] || !has_word(v.name, {"mask"}) || has_word(v.name, {"index", "len"})))
     c.mask = kNever;

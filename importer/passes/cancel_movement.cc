@@ -1,6 +1,8 @@
 // Movement that moves nothing, or that a later movement undoes.
+#include <algorithm>
 
 #include "base/ir/keys.h"
+#include "base/ir/shape_rules/rules.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -82,8 +84,31 @@ bool join_transposes(const Graph& graph, Node& node) {
   return true;
 }
 
+// A product repeats matrices for the batch of its other operand anyway: one that was repeated for it (torch.export's
+// decompositions make `bmm` of what had been one weight) is read as it is.
+bool repeat_by_product(const Graph& graph, Node& node) {
+  const auto& shape = graph.value(node.outputs[0]).shape;
+  const auto batch_of = [](const Shape& s) { return Shape(s.begin(), s.end() - 2); };
+  for (const std::size_t i : {0, 1}) {
+    const Node* expand = made_by(graph, node.inputs[i], Op::kExpand);
+    const auto &to = graph.value(node.inputs[i]).shape, &other = graph.value(node.inputs[1 - i]).shape;
+    const auto& from = expand ? graph.value(expand->inputs[0]).shape : to;
+    if (!expand || !shape || !to || !other || !from || from->size() < 2 || other->size() < 2 ||
+        shape->size() < 2)
+      continue;
+    const bool is_matrix = std::equal(from->end() - 2, from->end(), to->end() - 2);
+    const auto batch = shape_rules::broadcast_shape(batch_of(*from), batch_of(*other));
+    if (!is_matrix || !batch || *batch != batch_of(*shape)) continue;
+    node.inputs[i] = expand->inputs[0];
+    return true;
+  }
+  return false;
+}
+
 bool join(const Graph& graph, Node& node) {
   switch (node.op) {
+    case Op::kMatMul:
+      return repeat_by_product(graph, node);
     case Op::kCast:
       return join_casts(graph, node);
     case Op::kReshape:

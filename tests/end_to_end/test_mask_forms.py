@@ -17,6 +17,7 @@ HEADS, DIM, VOCAB, LAYERS = 2, 8, 61, 2
 HIDDEN = HEADS * DIM
 PROMPTS, COUNT = [[3, 17, 42, 5, 9, 55, 2], [8, 31, 60, 12], [1, 2, 3, 4, 5, 6, 7, 8, 9]], 4
 HIDES = -1e9
+TABLE = 300  # rows of a causal mask that is stored
 
 
 def builder():
@@ -33,6 +34,8 @@ def builder():
 def positions_of(g, kind, tokens):
     if kind in ("int64", "float32", "float16"):
         return "position_ids"
+    if kind == "fourfold":  # in the text, then in time, height and width
+        return g("Gather", "position_ids", g.const(1), axis=0)
     if kind == "cut":
         return g.slice("position_ids", 1, 0, g.sizes(tokens))
     if kind == "mask size":
@@ -57,6 +60,9 @@ def bias_of(g, kind, tokens, total):
         return g("Where", "attention_mask", hides, zero)
     if kind in ("multiplied", "multiplied in rows"):
         return g("Mul", g("Sub", g.const(1, np.float32), "attention_mask"), hides)
+    if kind == "table":
+        table = g.const(np.triu(np.full((1, 1, TABLE, TABLE), HIDES), 1), np.float32)
+        return g.slice(g.slice(table, 2, g.sizes(g("Sub", total, tokens)), g.sizes(total)), 3, 0, g.sizes(total))
     keys, queries = g("Range", g.const(0), total, g.const(1)), g("Range", g("Sub", total, tokens), total, g.const(1))
     later = g("Greater", keys, g.unsqueeze(queries, 1))
     causal = g("Where", later, hides, zero)
@@ -71,8 +77,8 @@ WHOLE, BYTE, BIT, REAL = TensorProto.INT64, TensorProto.UINT8, TensorProto.BOOL,
 MASK_TYPES = {"kept": WHOLE, "one row": WHOLE, "size": WHOLE, "bytes": BYTE, "hides": BIT, "hides in rows": BIT,
               "hides by query": BIT, "kept by query": BIT, "multiplied": REAL, "multiplied in rows": REAL,
               "added by query": REAL}
-POSITION_TYPES = {"int64": TensorProto.INT64, "cut": TensorProto.INT64, "float32": TensorProto.FLOAT,
-                  "float16": TensorProto.FLOAT16}
+POSITION_TYPES = {"int64": TensorProto.INT64, "cut": TensorProto.INT64, "fourfold": TensorProto.INT64,
+                  "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 AXES = {"one row": 1, "hides in rows": 2, "multiplied in rows": 2, "kept by query": 2, "added by query": 2,
         "hides by query": 4, "multiplied": 4}
 
@@ -82,19 +88,22 @@ def write(path, mask, positions, names, types=False):
 
     def value(name, type_, *shape):
         slip = lambda i: shape[i].replace("total", "sequence") if name == "attention_mask" else shape[i]
-        other = {"own": lambda i: f"{name}.{i}", "none": lambda i: None, "shared": lambda i: shape[i], "slip": slip}[names]
+        same = lambda i: slip(i).replace("past", "sequence") if isinstance(shape[i], str) else shape[i]
+        other = {"own": lambda i: f"{name}.{i}", "none": lambda i: None, "shared": lambda i: shape[i], "slip": slip,
+                 "same": same}[names]
         dims = [d if isinstance(d, int) else other(i) for i, d in enumerate(shape)]
         return helper.make_tensor_value_info(name, type_, dims)
 
     inputs, outputs = g.inputs, g.outputs
     inputs.append(value("input_ids", TensorProto.INT64, "batch", "sequence"))
-    if mask != "none":
+    if mask in MASK_TYPES:
         shapes = {1: ("total",), 2: ("sequence", "total"), 4: ("batch", 1, "sequence", "total")}
         shape = shapes.get(AXES.get(mask), ("batch", "total"))
         inputs.append(value("attention_mask", MASK_TYPES[mask], *shape))
     if positions in POSITION_TYPES:
         length = "longer" if positions == "cut" else "sequence"
-        inputs.append(value("position_ids", POSITION_TYPES[positions], "batch", length))
+        several = [4] if positions == "fourfold" else []
+        inputs.append(value("position_ids", POSITION_TYPES[positions], *several, "batch", length))
     if positions.startswith("from past"):
         inputs.append(helper.make_tensor_value_info("start", TensorProto.INT64, [1] if positions.endswith("row") else []))
     x = g("Gather", matrix(VOCAB, HIDDEN), "input_ids")
@@ -107,7 +116,10 @@ def write(path, mask, positions, names, types=False):
     place = g("Cast", positions_of(g, positions, tokens), to=TensorProto.FLOAT)
     angles = g("Mul", g("Unsqueeze", place, g.const([1, 3])), g.const([1.0, 0.3, 0.1, 0.03], np.float32))
     cos, sin = g("Cos", angles), g("Sin", angles)
-    bias = bias_of(g, mask, tokens, total)
+    bias, rows = bias_of(g, mask, tokens, total), 0
+    if mask == "table":  # as torch.export counts what a slice leaves
+        within = lambda size: g("Min", size, g.const(TABLE))
+        rows = g("Max", g.const(0), g("Sub", within(total), within(g("Sub", total, tokens))))
 
     def heads_of(x):
         x = g("Reshape", g("MatMul", x, matrix(HIDDEN, HIDDEN)), g.const([0, 0, HEADS, DIM]))
@@ -130,7 +142,7 @@ def write(path, mask, positions, names, types=False):
         keys, values = (o.name for o in outputs[-2:])
         scores = g("Mul", g("MatMul", query, g("Transpose", keys, perm=[0, 1, 3, 2])), g.const(DIM ** -0.5, np.float32))
         mixed = g("MatMul", g("Softmax", g("Add", scores, bias), axis=-1), values)
-        mixed = g("Reshape", g("Transpose", mixed, perm=[0, 2, 1, 3]), g.const([0, 0, HIDDEN]))
+        mixed = g.reshape(g("Transpose", mixed, perm=[0, 2, 1, 3]), 0, rows, HIDDEN)
         x = g("Add", x, g("MatMul", mixed, matrix(HIDDEN, HIDDEN)))
     outputs.insert(0, value(g("MatMul", x, matrix(HIDDEN, VOCAB), out="logits"), TensorProto.FLOAT, "batch", "sequence", VOCAB))
     g.save(path)
@@ -156,12 +168,13 @@ def by_onnx_runtime(path, mask, positions, prompt, types=False):
         feeds["input_ids"] = np.array([new], np.int64)
         places = past + np.arange(len(new) + (5 if positions == "cut" else 0))
         if positions in POSITION_TYPES:
-            feeds["position_ids"] = places[None].astype(helper.tensor_dtype_to_np_dtype(POSITION_TYPES[positions]))
+            places = places[None].astype(helper.tensor_dtype_to_np_dtype(POSITION_TYPES[positions]))
+            feeds["position_ids"] = np.stack([places] * 4) if positions == "fourfold" else places
         if types:
             feeds["token_type_ids"] = np.zeros((1, len(new) + 3), np.int64)
         if positions.startswith("from past"):
             feeds["start"] = np.array([past] if positions.endswith("row") else past, np.int64)
-        if mask != "none":
+        if mask in MASK_TYPES:
             feeds["attention_mask"] = mask_for(mask, past, len(new))
         logits, *present = session.run(None, feeds)
         feeds |= {o.name.replace("present", "past"): p for o, p in zip(session.get_outputs()[1:], present)}
@@ -187,7 +200,7 @@ KINDS = [
     ("none", "float16"), ("kept", "cut"), ("none", "cut"), ("bytes", "int64"), ("hides", "int64"),
     ("hides by query", "int64"), ("multiplied", "int64"), ("kept by query", "int64"), ("added by query", "int64"),
     ("hides in rows", "int64"), ("multiplied in rows", "int64"), ("one row", "int64"), ("none", "from past"),
-    ("kept", "from past row")]
+    ("kept", "from past row"), ("none", "fourfold"), ("kept", "fourfold")]
 
 
 # One row of as many numbers as tokens is positions, not a mask whose sizes have one name by a slip.
@@ -195,6 +208,12 @@ KINDS = [
     (*kind, names) for kind in KINDS for names in ("own", "none", "shared", "slip") if (kind[0], names) != ("one row", "slip")])
 def test_tokens_are_those_of_onnx_runtime(tmp_path, mask, positions, names):
     check(tmp_path / "model.onnx", mask, positions, names)
+
+
+@pytest.mark.parametrize("mask,positions", [("kept", "counted"), ("size", "mask size"), ("none", "int64"),
+                                            ("added by query", "int64")])
+def test_caches_may_be_called_as_long_as_the_tokens(tmp_path, mask, positions):
+    check(tmp_path / "model.onnx", mask, positions, "same")
 
 
 @pytest.mark.parametrize("mask", ["kept", "hides", "hides by query", "multiplied", "multiplied in rows"])
@@ -246,6 +265,14 @@ def test_what_chooses_something_else_is_refused_by_name(tmp_path, shape, rows):
 @pytest.mark.parametrize("names", ["own", "none", "shared"])
 def test_types_of_tokens_may_be_cut_to_them(tmp_path, names):
     check(tmp_path / "model.onnx", "kept", "int64", names, types=True)
+
+
+def test_rows_may_be_counted_by_what_a_table_has(tmp_path):
+    """As many as are cut out of it: the tokens, for all that it has rows for."""
+    path = tmp_path / "model.onnx"
+    check(path, "table", "int64", "own")
+    card = subprocess.run([BIN / "ark-inspect", path], capture_output=True, text=True, timeout=60).stdout
+    assert "batched" in card and f"{TABLE} tokens" in card, card
 
 
 def check(path, mask, positions, names, types=False):
