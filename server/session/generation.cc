@@ -73,12 +73,19 @@ void Generation::take(schedule::TokenEvent event, Piece& piece) {
       generated_ >= min_tokens_ && std::find(end_ids_.begin(), end_ids_.end(), event.token) != end_ids_.end();
   const auto& eos = model_.served.end_ids;
   if (ends && std::find(eos.begin(), eos.end(), event.token) == eos.end()) stop_reason_ = event.token;
-  const bool silent = !detokenizer_ || (ends && !options_.include_stop);
-  const std::string text = silent ? std::string() : detokenizer_->push(event.token);
-  const std::size_t begin = decoded_;
+  std::string text;
+  std::size_t begin = decoded_;
+  if (detokenizer_ && ends && !options_.include_stop) {
+    text = detokenizer_->flush();
+    detokenizer_.reset();
+    begin += text.size();
+  } else if (detokenizer_) {
+    text = detokenizer_->push(event.token);
+    begin += detokenizer_->own_begin();
+  }
   decoded_ += text.size();
   if (want_scores_) held_.push_back({event.token, event.logprob, std::move(event.top), begin, decoded_});
-  emit(text, piece);
+  emit(std::move(text), piece);
 }
 
 void Generation::emit(std::string text, Piece& piece) {

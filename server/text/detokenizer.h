@@ -17,11 +17,14 @@ class Detokenizer {
   Detokenizer(const Tokenizer& tokenizer, bool skip_special);
   std::string push(std::int32_t id);
   std::string flush();  // once, at the end
+  // Where the token's own text begins in what push() returned last: before it is what waited for the token.
+  std::size_t own_begin() const { return own_begin_; }
 
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_;
   Decoder::Stream stream_;
+  std::size_t own_begin_ = 0;
 };
 
 }  // namespace ark::text
