@@ -73,8 +73,9 @@ void ChatJob::expect_calls(const Fields& fields) {
   if (tools.may_call.empty()) return;
   reads_calls_ = true;
   const bool has_form = parameters.request.constrain != nullptr;
-  if (has_form && (tools.must_call || parameters.schema.is_null()))
-    fields.fail("tools", "cannot be called beside a form other than JSON, nor a call be forced beside any");
+  if (has_form && parameters.schema.is_null())
+    fields.fail("tools", "cannot be called beside a form other than JSON");
+  if (tools.must_call) parameters.schema = nullptr;  // of a text in whose place the calls stand
   // What is forced is written by a grammar, in one form for all models.
   const bool written = tools.must_call || has_form;
   if (!written) calls_.form = own_form(fields);
