@@ -21,7 +21,7 @@ Generation::Generation(Model& model, schedule::GenerateRequest request, const Te
       want_scores_(request.top_logprobs >= 0),
       stops_(options.stop, options.include_stop) {
   if (const text::Tokenizer* tokenizer = model.tokenizer())
-    detokenizer_.emplace(*tokenizer, options.skip_special);
+    detokenizer_.emplace(*tokenizer, options.skip_special, request.prompt);
   ticket_ = model.scheduler->submit(std::move(request));
 }
 

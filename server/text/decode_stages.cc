@@ -137,6 +137,7 @@ class FusedStripStage : public DecodeStage {
     if (end > held) out.push_back(text.substr(held, end - held));
     return held > 0 ? 1 : 0;
   }
+  void flush(std::vector<std::string>&, Budget&) override { held_.clear(); }
 
  private:
   std::string character_, held_;

@@ -71,32 +71,37 @@ TEST(Session, AnEndTokenOfTheRequestIsTheReasonAndOneOfTheModelIsNot) {
   }
 }
 
-TEST(Session, TokensStandWhereTheirOwnTextBegins) {
-  std::vector<int32_t> prompt = {9, 8}, tokens;
-  const std::vector<std::string> spelled = {"a", "<0xC3>", "<0xA9>", "b", "<0xC2>", "<0xB0>", "</s>"};
+TEST(Session, TokensStandWhereTheirOwnTextBeginsBehindThePrompt) {
+  std::vector<int32_t> prompt = {9}, tokens;
+  const std::vector<std::string> spelled = {"_a", "<0xC3>", "<0xA9>", "b", "<0xC2>", "<0xB0>", "</s>", "_x"};
   do {  // until they are all different
     ++prompt[0];
-    tokens = continued(prompt, static_cast<int32_t>(spelled.size()));
+    tokens = continued(prompt, static_cast<int32_t>(spelled.size()) - 1);
+    tokens.push_back(prompt[0]);
   } while (std::set(tokens.begin(), tokens.end()).size() < spelled.size());
+  const int32_t end = tokens[6];
   Json vocabulary = Json::object();
   for (std::size_t i = 0; i < spelled.size(); ++i) vocabulary[spelled[i]] = tokens[i];
-  const Json decoders = {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+  const Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", "_"}}}, {"content", " "}},
+                         {{"type", "ByteFallback"}},
+                         {{"type", "Fuse"}},
+                         {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}};
   text::ModelText text;
   text.tokenizer.emplace(Json{{"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}},
                               {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}}});
-  ServedModel with_text = served(fake_runner(), {tokens.back()});
+  ServedModel with_text = served(fake_runner(), {end});
   with_text.text = std::make_shared<const text::ModelText>(std::move(text));
   Model model(std::move(with_text), {});
   Batch batch(model);
   std::vector<std::size_t> begins;
   std::string all;
-  batch.submit({.prompt = prompt, .max_tokens = 20, .end_ids = {tokens.back()}, .top_logprobs = 0}, {});
+  batch.submit({.prompt = prompt, .max_tokens = 20, .end_ids = {end}, .top_logprobs = 0}, {});
   batch.run(never, [&](std::size_t, Piece piece) {
     all += piece.text;
     for (const TokenScore& score : piece.scores) begins.push_back(score.begin);
   });
-  EXPECT_EQ(all, "a\u00E9b\u00B0");
-  EXPECT_EQ(begins, (std::vector<std::size_t>{0, 1, 1, 3, 4, 4, 6}));
+  EXPECT_EQ(all, " a\u00E9b\u00B0");
+  EXPECT_EQ(begins, (std::vector<std::size_t>{0, 2, 2, 4, 5, 5, 7}));
 }
 
 TEST(Session, WhoGivesUpCancels) {
