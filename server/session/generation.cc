@@ -1,6 +1,7 @@
 #include "server/session/generation.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/error.h"
 
@@ -20,8 +21,12 @@ Generation::Generation(Model& model, schedule::GenerateRequest request, const Te
       min_tokens_(request.min_tokens),
       want_scores_(request.top_logprobs >= 0),
       stops_(options.stop, options.include_stop) {
-  if (const text::Tokenizer* tokenizer = model.tokenizer())
-    detokenizer_.emplace(*tokenizer, options.skip_special, request.prompt);
+  if (const text::Tokenizer* tokenizer = model.tokenizer()) {
+    // A text of a given form is one by itself: so its first token is taken (text/grammar), and a space before it is none.
+    std::span<const int32_t> before;
+    if (!request.constrain) before = request.prompt;
+    detokenizer_.emplace(*tokenizer, options.skip_special, before);
+  }
   ticket_ = model.scheduler->submit(std::move(request));
 }
 

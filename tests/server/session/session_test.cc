@@ -92,16 +92,21 @@ TEST(Session, TokensStandWhereTheirOwnTextBeginsBehindThePrompt) {
   ServedModel with_text = served(fake_runner(), {end});
   with_text.text = std::make_shared<const text::ModelText>(std::move(text));
   Model model(std::move(with_text), {});
+  schedule::GenerateRequest request{.prompt = prompt, .max_tokens = 20, .end_ids = {end}, .top_logprobs = 0};
   Batch batch(model);
-  std::vector<std::size_t> begins;
-  std::string all;
-  batch.submit({.prompt = prompt, .max_tokens = 20, .end_ids = {end}, .top_logprobs = 0}, {});
-  batch.run(never, [&](std::size_t, Piece piece) {
-    all += piece.text;
-    for (const TokenScore& score : piece.scores) begins.push_back(score.begin);
+  batch.submit(request, {});
+  request.constrain = [] { return std::make_unique<test::NoMultiples>(1000, 20); };
+  batch.submit(request, {});  // a text of a form is one by itself
+  std::vector<std::size_t> begins[2];
+  std::string texts[2];
+  batch.run(never, [&](std::size_t i, Piece piece) {
+    texts[i] += piece.text;
+    for (const TokenScore& score : piece.scores) begins[i].push_back(score.begin);
   });
-  EXPECT_EQ(all, " a\u00E9b\u00B0");
-  EXPECT_EQ(begins, (std::vector<std::size_t>{0, 2, 2, 4, 5, 5, 7}));
+  EXPECT_EQ(texts[0], " a\u00E9b\u00B0");
+  EXPECT_EQ(begins[0], (std::vector<std::size_t>{0, 2, 2, 4, 5, 5, 7}));
+  EXPECT_EQ(texts[1], "a\u00E9b\u00B0");
+  EXPECT_EQ(begins[1], (std::vector<std::size_t>{0, 1, 1, 3, 4, 4, 6}));
 }
 
 TEST(Session, WhoGivesUpCancels) {
