@@ -22,7 +22,7 @@ Generation::Generation(Model& model, schedule::GenerateRequest request, const Te
       want_scores_(request.top_logprobs >= 0),
       stops_(options.stop, options.include_stop) {
   if (const text::Tokenizer* tokenizer = model.tokenizer()) {
-    // A text of a given form is one by itself: so its first token is taken (text/grammar), and a space before it is none.
+    // A text of a given form is one by itself, where decoders drop a first space: so its masks take it (text/grammar).
     std::span<const int32_t> before;
     if (!request.constrain) before = request.prompt;
     detokenizer_.emplace(*tokenizer, options.skip_special, before);
