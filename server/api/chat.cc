@@ -48,6 +48,7 @@ ChatJob::ChatJob(Model& m, Parameters p, const Fields& fields, const std::string
   read_logprobs(fields);
   expect_calls(fields);
   prompt_ = chat_tokens(fields, model);
+  parameters.text.goes_on = is_continued(fields);
   read_length(fields);
 }
 

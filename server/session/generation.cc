@@ -24,7 +24,7 @@ Generation::Generation(Model& model, schedule::GenerateRequest request, const Te
   if (const text::Tokenizer* tokenizer = model.tokenizer()) {
     // A text of a given form is one by itself, where decoders drop a first space: so its masks take it (text/grammar).
     std::span<const int32_t> before;
-    if (!request.constrain) before = request.prompt;
+    if (options.goes_on && !request.constrain) before = request.prompt;
     detokenizer_.emplace(*tokenizer, options.skip_special, before);
   }
   ticket_ = model.scheduler->submit(std::move(request));

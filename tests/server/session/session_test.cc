@@ -94,9 +94,9 @@ TEST(Session, TokensStandWhereTheirOwnTextBeginsBehindThePrompt) {
   Model model(std::move(with_text), {});
   schedule::GenerateRequest request{.prompt = prompt, .max_tokens = 20, .end_ids = {end}, .top_logprobs = 0};
   Batch batch(model);
-  batch.submit(request, {});
+  batch.submit(request, {.goes_on = true});
   request.constrain = [] { return std::make_unique<test::NoMultiples>(1000, 20); };
-  batch.submit(request, {});  // a text of a form is one by itself
+  batch.submit(request, {.goes_on = true});  // a text of a form is one by itself
   std::vector<std::size_t> begins[2];
   std::string texts[2];
   batch.run(never, [&](std::size_t i, Piece piece) {
