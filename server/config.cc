@@ -205,7 +205,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number("--max-connections-per-peer", options.max_connections_per_peer, 0, 1 << 16,
               "from one address; more get 503; 0: 256, and any number from this machine");
   line.number("--keep-alive-timeout", options.keep_alive_timeout, 0, 86400,
-              "seconds that a connection may be idle between two requests");
+              "seconds that a connection may be idle between two requests; 0: each has one");
   line.number(
       "--shutdown-timeout", options.shutdown_timeout, 0, 86400,
       "seconds that requests in flight may take after SIGTERM; a second later the process ends in any case");

@@ -40,7 +40,7 @@ http::TlsContext tls_of(const ServeOptions& options) {
 
 void check_origins(const std::vector<std::string>& origins) {
   for (const std::string& origin : origins)
-    if (origin != "*" && !origin.starts_with("http://") && !origin.starts_with("https://"))
+    if (origin != "*" && !http::is_origin(origin))
       throw Error(Code::kUsage, "--cors-origins " + escaped(origin) +
                                     ": no browser sends that; an origin is like https://app.example:8443");
 }

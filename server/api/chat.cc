@@ -48,6 +48,7 @@ ChatJob::ChatJob(Model& m, Parameters p, const Fields& fields, const std::string
   read_logprobs(fields);
   expect_calls(fields);
   prompt_ = chat_tokens(fields, model);
+  parameters.text.goes_on = is_continued(fields);
   read_length(fields);
 }
 
@@ -73,8 +74,9 @@ void ChatJob::expect_calls(const Fields& fields) {
   if (tools.may_call.empty()) return;
   reads_calls_ = true;
   const bool has_form = parameters.request.constrain != nullptr;
-  if (has_form && (tools.must_call || parameters.schema.is_null()))
-    fields.fail("tools", "cannot be called beside a form other than JSON, nor a call be forced beside any");
+  if (has_form && parameters.schema.is_null())
+    fields.fail("tools", "cannot be called beside a form other than JSON");
+  if (tools.must_call) parameters.schema = nullptr;  // of a text in whose place the calls stand
   // What is forced is written by a grammar, in one form for all models.
   const bool written = tools.must_call || has_form;
   if (!written) calls_.form = own_form(fields);

@@ -253,6 +253,8 @@ const std::vector<Field>& template_fields() {
   return all;
 }
 
+bool is_continued(const Fields& fields) { return fields.get(kGoOn) || is_begun(*fields.get(kMessages)); }
+
 std::string chat_prompt(const Fields& fields, const Model& model) {
   tokenizer_for(model, "messages");
   fields.refuse("chat_template", kNoNumber, "is not supported: chats are rendered by the model's own");
@@ -261,11 +263,11 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   input.messages = read_messages(fields, text.call_form.value_or(text::CallForm()));
   const Tools tools = read_tools(fields);
   input.tools = tools.shown;
-  const bool goes_on = fields.get(kGoOn) || is_begun(input.messages);
-  input.add_generation_prompt = fields.given(kGenerationPrompt).value_or(!goes_on);
-  if (goes_on && input.add_generation_prompt)
+  const bool begun = is_continued(fields);
+  input.add_generation_prompt = fields.given(kGenerationPrompt).value_or(!begun);
+  if (begun && input.add_generation_prompt)
     fields.fail("continue_final_message", "and add_generation_prompt cannot both be true");
-  if (goes_on) {
+  if (begun) {
     Json& last = input.messages.back();
     last["content"] = content_of(last) + std::string(kEndMark);
   }
@@ -296,7 +298,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
       chat = render(input);
     }
     losses.run();
-    return goes_on ? up_to_mark(std::move(chat)) : chat;
+    return begun ? up_to_mark(std::move(chat)) : chat;
   } catch (const Error& e) {
     if (e.code() != Code::kInvalidArgument) throw;
     throw http::HttpError(400, e.what(), "messages", "invalid_value");

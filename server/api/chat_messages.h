@@ -20,6 +20,8 @@ std::string read_content(const Fields& fields, const Json& content);
 
 // Reads these fields. Throws HttpError 400.
 std::string chat_prompt(const Fields& fields, const Model& model);
+// Whether the answer goes on with the last message, once they are read.
+bool is_continued(const Fields& fields);
 // Its tokens; templates write the special tokens themselves.
 std::vector<int32_t> chat_tokens(const Fields& fields, const Model& model);
 

@@ -17,8 +17,10 @@ std::vector<int64_t> offsets_of(const Model& model, const Prompt& prompt) {
   text::Detokenizer detokenizer(*tokenizer, tokenizer->decode(prompt.ids, false) != prompt.text);
   int64_t characters = 0;
   for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
-    offsets[i] = characters;
-    characters += static_cast<int64_t>(text::count_chars(detokenizer.push(prompt.ids[i])));
+    const std::string text = detokenizer.push(prompt.ids[i]);
+    const std::string_view own = std::string_view(text).substr(detokenizer.own_begin());
+    characters += static_cast<int64_t>(text::count_chars(text));
+    offsets[i] = characters - static_cast<int64_t>(text::count_chars(own));
   }
   return offsets;
 }

@@ -92,6 +92,7 @@ void CompletionJob::read_own_fields(const Fields& fields) {
   options_.echo = fields.get(kEcho);
   options_.logprobs = static_cast<int32_t>(fields.get(kLogprobs).value_or(-1));
   options_.return_token_ids = p.return_token_ids;
+  p.text.goes_on = true;
   best_of_ = static_cast<int32_t>(fields.get(kBestOf).value_or(p.n));
   if (best_of_ < p.n) fields.fail("best_of", "must be at least n, which is " + std::to_string(p.n));
   if (best_of_ > p.n && p.stream)

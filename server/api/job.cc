@@ -13,6 +13,8 @@ namespace {
 
 struct ClientGone {};
 
+const std::function<bool()> kNever;  // for text::StopScope
+
 // A failure becomes an event.
 void stream_events(const http::Writer& write, Job& job, const std::function<bool()>& client_gone) {
   try {
@@ -51,14 +53,14 @@ void Job::submit(std::vector<int32_t> prompt, int64_t max_tokens, int32_t index)
                           "min_tokens", "invalid_value");
   request.sampling.seed = session::seed_of(parameters.seed, index);
   if (index == 0) firsts_.push_back(batch.size());
+  const text::StopScope none(kNever);
   batch.submit(std::move(request), parameters.text);
 }
 
 void Job::run(const std::function<bool()>& client_gone,
               const std::function<void(std::size_t, session::Piece)>& take) {
   // A client that is gone is the batch's to notice: within a token's text it would be that text's fault, a 400.
-  static const std::function<bool()> never;
-  const text::StopScope none(never);
+  const text::StopScope none(kNever);
   if (!batch.run(client_gone, take))
     throw http::HttpError(http::kClientClosedRequest, "the client closed the connection");
 }

@@ -93,7 +93,9 @@ void KeyUsage::end(int64_t tokens) {
 
 ApiKeys ApiKeys::load(const std::filesystem::path& file) {
   const std::string name = "--api-key-file " + escaped(file.string());
-  std::istringstream in(read_file_of("--api-key-file", file, kMostBytes));
+  std::string text = read_file_of("--api-key-file", file, kMostBytes);
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // some editors' mark of UTF-8, no part of a key
+  std::istringstream in(std::move(text));
   ApiKeys keys;
   std::size_t number = 0;
   for (std::string line; std::getline(in, line);) {

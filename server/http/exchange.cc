@@ -78,6 +78,8 @@ void Server::Exchange::settle() {
 Server::Client::Client(Server& owner, Descriptor socket, std::string peer)
     : server(owner), connection(std::move(socket), std::move(peer), owner.options_.write_timeout) {
   enter(State::kIdle);
+  // Before the first request, which TLS and slow networks delay, it is not between two.
+  deadline = since + std::max(server.options_.idle_timeout, server.options_.head_timeout);
   std::lock_guard lock(server.mutex_);
   if (server.tls_) connection.use_tls(*server.tls_);
   of_peer = ++server.peers_[connection.peer()];  // last: what throws here is not counted off
@@ -330,9 +332,9 @@ void Server::answer(Exchange& exchange, Response response) {
   };
   if (!response.stream) note();  // who has the answer may ask again at once
   const bool is_chunked = response.stream && !exchange.head.http_1_0;
-  // A stream of HTTP/1.0 ends with its connection.
-  exchange.must_close =
-      exchange.must_close || draining_ || !exchange.head.keep_alive || (response.stream && !is_chunked);
+  // A stream of HTTP/1.0 ends with its connection. Who may not be idle is told so: its next request would meet the end.
+  exchange.must_close = exchange.must_close || draining_ || !exchange.head.keep_alive ||
+                        options_.idle_timeout == 0ms || (response.stream && !is_chunked);
   exchange.status = response.status;
   events_.answering(exchange.route(), response.status);
   std::string text =

@@ -59,6 +59,22 @@ bool is_preflight(const Head& head) {
   return head.method == "OPTIONS" && !head.origin.empty() && !head.preflight_method.empty();
 }
 
+bool is_origin(std::string_view text) {
+  const std::size_t colon = std::min(text.find("://"), text.size());
+  const std::string_view scheme = text.substr(0, colon), host = text.substr(std::min(colon + 3, text.size()));
+  const auto is_of_scheme = [](unsigned char c) {
+    return std::islower(c) || std::isdigit(c) || c == '+' || c == '-' || c == '.';
+  };
+  const auto is_of_none = [](unsigned char c) {
+    return c <= ' ' || c >= 0x7F || std::isupper(c) ||
+           std::string_view("/?#@*\\").find(c) != std::string_view::npos;
+  };
+  const bool has_usual_port =
+      (scheme == "http" && host.ends_with(":80")) || (scheme == "https" && host.ends_with(":443"));
+  return !scheme.empty() && std::ranges::all_of(scheme, is_of_scheme) && !host.empty() &&
+         std::ranges::none_of(host, is_of_none) && !has_usual_port;
+}
+
 HeaderList cors_headers(const Policy& policy, const Head& head) {
   if (!may_read(policy, head.origin)) return {};
   HeaderList headers = {{"Access-Control-Allow-Origin", head.origin},

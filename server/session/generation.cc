@@ -1,6 +1,7 @@
 #include "server/session/generation.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/error.h"
 
@@ -20,8 +21,12 @@ Generation::Generation(Model& model, schedule::GenerateRequest request, const Te
       min_tokens_(request.min_tokens),
       want_scores_(request.top_logprobs >= 0),
       stops_(options.stop, options.include_stop) {
-  if (const text::Tokenizer* tokenizer = model.tokenizer())
-    detokenizer_.emplace(*tokenizer, options.skip_special);
+  if (const text::Tokenizer* tokenizer = model.tokenizer()) {
+    // A text of a given form is one by itself, where decoders drop a first space: so its masks take it (text/grammar).
+    std::span<const int32_t> before;
+    if (options.goes_on && !request.constrain) before = request.prompt;
+    detokenizer_.emplace(*tokenizer, options.skip_special, before);
+  }
   ticket_ = model.scheduler->submit(std::move(request));
 }
 
@@ -73,12 +78,19 @@ void Generation::take(schedule::TokenEvent event, Piece& piece) {
       generated_ >= min_tokens_ && std::find(end_ids_.begin(), end_ids_.end(), event.token) != end_ids_.end();
   const auto& eos = model_.served.end_ids;
   if (ends && std::find(eos.begin(), eos.end(), event.token) == eos.end()) stop_reason_ = event.token;
-  const bool silent = !detokenizer_ || (ends && !options_.include_stop);
-  const std::string text = silent ? std::string() : detokenizer_->push(event.token);
-  const std::size_t begin = decoded_;
+  std::string text;
+  std::size_t begin = decoded_;
+  if (detokenizer_ && ends && !options_.include_stop) {
+    text = detokenizer_->flush();
+    detokenizer_.reset();
+    begin += text.size();
+  } else if (detokenizer_) {
+    text = detokenizer_->push(event.token);
+    begin += detokenizer_->own_begin();
+  }
   decoded_ += text.size();
   if (want_scores_) held_.push_back({event.token, event.logprob, std::move(event.top), begin, decoded_});
-  emit(text, piece);
+  emit(std::move(text), piece);
 }
 
 void Generation::emit(std::string text, Piece& piece) {

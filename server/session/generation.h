@@ -22,6 +22,7 @@ struct TextOptions {
   std::vector<std::string> stop;
   bool include_stop = false;  // stop strings and stop tokens are part of the text
   bool skip_special = true;
+  bool goes_on = false;  // behind the prompt, with the space that stands between; else a text by itself
 };
 
 // A token with its log-probability and its place in the sequence's text.

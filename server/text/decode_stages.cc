@@ -1,5 +1,6 @@
 #include "server/text/decode_stages.h"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 
@@ -15,18 +16,23 @@ namespace {
 // Characters of the byte alphabet -> bytes -> UTF-8; bytes of an unfinished character wait.
 class ByteLevelStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
+  std::size_t push(std::string_view token, std::vector<std::string>& out, Budget&) override {
+    const std::size_t waited = pending_.size();
     pending_ += chars_to_bytes(token).value_or(std::string(token));
-    std::string text;
+    std::string broken, text;  // of bytes that waited in vain, and of those that this token is of
     std::string_view rest = pending_;
     while (!rest.empty()) {
       const Utf8Prefix prefix = utf8_prefix(rest);
       if (prefix.incomplete) break;
-      text += prefix.valid ? rest.substr(0, prefix.length) : kReplacementCharacter;
+      const std::size_t end = pending_.size() - rest.size() + prefix.length;
+      (end <= waited ? broken : text) += prefix.valid ? rest.substr(0, prefix.length) : kReplacementCharacter;
       rest.remove_prefix(prefix.length);
     }
     pending_.erase(0, pending_.size() - rest.size());
+    const std::size_t held = broken.empty() ? 0 : 1;
+    if (held) out.push_back(std::move(broken));
     if (!text.empty()) out.push_back(std::move(text));
+    return held;
   }
   void flush(std::vector<std::string>& out, Budget&) override {
     if (!pending_.empty()) out.push_back(lossy_utf8(pending_));
@@ -40,13 +46,16 @@ class ByteLevelStage : public DecodeStage {
 // A run of <0xNN> tokens is text only if all of it is UTF-8, else each byte is one U+FFFD: so the run waits.
 class ByteFallbackStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out, Budget& budget) override {
+  std::size_t push(std::string_view token, std::vector<std::string>& out, Budget& budget) override {
     if (const int byte = fallback_byte(token); byte >= 0) {
       run_ += static_cast<char>(byte);
-      return;
+      return 0;
     }
+    const std::size_t before = out.size();
     flush(out, budget);
+    const std::size_t held = out.size() - before;
     out.emplace_back(token);
+    return held;
   }
   void flush(std::vector<std::string>& out, Budget&) override {
     if (run_.empty()) return;
@@ -66,9 +75,10 @@ class MapStage : public DecodeStage {
  public:
   using Map = std::function<std::string(std::string_view token, bool first, Budget& budget)>;
   explicit MapStage(const Map& map) : map_(map) {}
-  void push(std::string_view token, std::vector<std::string>& out, Budget& budget) override {
+  std::size_t push(std::string_view token, std::vector<std::string>& out, Budget& budget) override {
     out.push_back(map_(token, first_, budget));
     first_ = false;
+    return 0;
   }
 
  private:
@@ -80,7 +90,10 @@ class MapStage : public DecodeStage {
 class FusedMapStage : public DecodeStage {
  public:
   explicit FusedMapStage(const MapStage::Map& map) : map_(map) {}
-  void push(std::string_view fragment, std::vector<std::string>&, Budget&) override { token_ += fragment; }
+  std::size_t push(std::string_view fragment, std::vector<std::string>&, Budget&) override {
+    token_ += fragment;
+    return 0;
+  }
   void flush(std::vector<std::string>& out, Budget& budget) override {
     out.push_back(map_(token_, true, budget));
     token_.clear();
@@ -106,21 +119,25 @@ class FusedStripStage : public DecodeStage {
   FusedStripStage(std::string_view character, std::size_t start, std::size_t stop)
       : character_(character), start_(start), stop_(stop) {}
 
-  void push(std::string_view fragment, std::vector<std::string>& out, Budget&) override {
+  std::size_t push(std::string_view fragment, std::vector<std::string>& out, Budget&) override {
     std::string_view rest = fragment;
     while (start_ > 0 && rest.starts_with(character_)) {
       rest.remove_prefix(character_.size());
       --start_;
     }
     if (!rest.empty()) start_ = 0;
+    const std::size_t waited = held_.size();
     std::string text = held_ + std::string(rest);
     std::size_t end = text.size();
     for (std::size_t n = 0; n < stop_ && std::string_view(text).substr(0, end).ends_with(character_); ++n)
       end -= character_.size();
     held_ = text.substr(end);
-    text.resize(end);
-    if (!text.empty()) out.push_back(std::move(text));
+    const std::size_t held = std::min(waited, end);
+    if (held > 0) out.push_back(text.substr(0, held));
+    if (end > held) out.push_back(text.substr(held, end - held));
+    return held > 0 ? 1 : 0;
   }
+  void flush(std::vector<std::string>&, Budget&) override { held_.clear(); }
 
  private:
   std::string character_, held_;
@@ -134,16 +151,18 @@ std::unique_ptr<DecodeStage> start() {
 
 class FuseStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
+  std::size_t push(std::string_view token, std::vector<std::string>& out, Budget&) override {
     out.emplace_back(token);
+    return 0;
   }
 };
 
 class JoinStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
+  std::size_t push(std::string_view token, std::vector<std::string>& out, Budget&) override {
     out.push_back((first_ ? "" : " ") + std::string(token));
     first_ = false;
+    return 0;
   }
 
  private:
@@ -154,9 +173,11 @@ class JoinStage : public DecodeStage {
 class SuffixStage : public DecodeStage {
  public:
   explicit SuffixStage(std::string suffix) : suffix_(std::move(suffix)) {}
-  void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
+  std::size_t push(std::string_view token, std::vector<std::string>& out, Budget&) override {
+    const std::size_t held = held_ ? 1 : 0;
     release(" ", out);
     held_ = token;
+    return held;
   }
   void flush(std::vector<std::string>& out, Budget&) override { release("", out); }
 

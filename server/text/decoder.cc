@@ -70,14 +70,23 @@ Decoder::Stream::Stream(const Decoder& decoder) {
 }
 
 std::string Decoder::Stream::drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget) {
+  std::size_t held = 0;  // of tokens: the first ones, which are earlier ones' alone
   for (; stage < stages_.size() && !tokens.empty(); ++stage) {
     std::vector<std::string> next;
-    for (const std::string& token : tokens) {
-      budget.charge_bytes(token.size() + sizeof token);
-      stages_[stage]->push(token, next, budget);
+    std::size_t next_held = 0;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      budget.charge_bytes(tokens[i].size() + sizeof tokens[i]);
+      const std::size_t before = next.size();
+      const std::size_t released = stages_[stage]->push(tokens[i], next, budget);
+      if (i < held)
+        next_held = next.size();
+      else if (before == next_held)
+        next_held += released;
     }
-    tokens = std::move(next);
+    tokens = std::move(next), held = next_held;
   }
+  own_begin_ = 0;
+  for (std::size_t i = 0; i < held; ++i) own_begin_ += tokens[i].size();
   return concatenation(tokens);
 }
 

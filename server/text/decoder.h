@@ -20,8 +20,9 @@ namespace ark::text {
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
-  // Appends to `out` what is certain after this token.
-  virtual void push(std::string_view token, std::vector<std::string>& out, Budget& budget) = 0;
+  // Appends to `out` what is certain after this token. Returns how many of these were held back for it: the first ones,
+  // of earlier tokens alone.
+  virtual std::size_t push(std::string_view token, std::vector<std::string>& out, Budget& budget) = 0;
   virtual void flush(std::vector<std::string>& out, Budget& budget) { (void)out, (void)budget; }
 };
 
@@ -38,11 +39,14 @@ class Decoder {
     // much of it.
     std::string push(std::string_view token);
     std::string flush();
+    // Where the token's own text begins in what push() returned last: before it is what waited for the token.
+    std::size_t own_begin() const { return own_begin_; }
 
    private:
     std::string drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget);
     std::vector<std::unique_ptr<DecodeStage>> stages_;
     std::size_t made_ = 0;  // bytes of all text
+    std::size_t own_begin_ = 0;
   };
 
   // The bytes that a token stands for by itself, before any character is put together.

@@ -66,7 +66,7 @@ int run_prompt(const PromptOptions& options) {
   std::string text;
   double first_token = 0;
   session::Batch batch(model);
-  batch.submit(std::move(request), {});
+  batch.submit(std::move(request), {.goes_on = !options.chat});
   batch.run([] { return false; },
             [&](std::size_t, const session::Piece& piece) {
               if (ids.empty()) first_token = seconds_since(submitted);

@@ -90,12 +90,24 @@ def test_health_beside_clients_that_ask_without_end(tiny_model, path):
 
 def test_slow_requests_are_given_up_in_time(tiny_model):
     """Without a thread each: a head has 10 s."""
-    with Server("--model", tiny_model, "--keep-alive-timeout", 1) as server, server.connect() as idle, server.connect() as slow:
+    with (Server("--model", tiny_model, "--keep-alive-timeout", 1) as server, server.connect() as fresh, server.connect() as idle,
+          server.connect() as slow):
         slow.sendall(SLOW["head"])
         since = time.monotonic()
-        assert receive_all(idle) == b"" and time.monotonic() - since < 1 + 2
+        idle.sendall(raw_get())
+        assert receive_all(idle).startswith(b"HTTP/1.1 200 ") and time.monotonic() - since < 1 + 2
+        fresh.sendall(raw_get(b"Connection: close"))  # the time is one between two requests
+        assert receive_all(fresh).startswith(b"HTTP/1.1 200 ")
         if FULL:
             assert receive_all(slow).startswith(b"HTTP/1.1 408 ") and 9 < time.monotonic() - since < 14
+
+
+def test_a_connection_that_may_not_be_idle_has_one_answer(tiny_model):
+    with Server("--model", tiny_model, "--keep-alive-timeout", 0) as server, server.connect() as connection:
+        time.sleep(0.3)  # as TLS and networks do
+        connection.sendall(raw_get())
+        answer = receive_all(connection)
+        assert answer.startswith(b"HTTP/1.1 200 ") and b"\r\nConnection: close\r\n" in answer
 
 
 @pytest.mark.parametrize("limit", [24, 100])

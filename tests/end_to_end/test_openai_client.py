@@ -171,6 +171,12 @@ def test_echoed_logprobs_are_those_of_the_tokens_as_they_were_generated(client, 
     assert all(abs(a - b) <= 1e-4 for a, b in zip(generated, first.logprobs.token_logprobs, strict=True))
 
 
+def test_tokens_stand_where_their_own_text_begins(client, model):
+    """Also behind bytes that are no character, which become text only with the token after them."""
+    scores = complete(client, model, [200, 201, 130, 5], echo=True, max_tokens=0, logprobs=0).choices[0]
+    assert scores.text == "\t\n\ufffd#" and scores.logprobs.text_offset == [0, 1, 2, 3]
+
+
 def test_logprobs_are_a_distribution(client, model):
     """With as many alternatives as may be asked for, probabilities sum to less than one, and what a sampled
     token reports does not depend on the temperature it was drawn with."""

@@ -38,6 +38,14 @@ TEST(ApiKeys, OnlyWholeKeysOpen) {
   EXPECT_EQ(keys.find(std::string_view("Bearer abc\0", 11)), nullptr);
 }
 
+TEST(ApiKeys, AMarkOfUtf8AtTheFilesBeginningIsNoPartOfIt) {
+  const ApiKeys keys =
+      ApiKeys::load(file_with("\xEF\xBB\xBF"
+                              "abc\nann def\n"));
+  EXPECT_NE(keys.find("Bearer abc"), nullptr);
+  EXPECT_NO_THROW(ApiKeys::load(file_with("\xEF\xBB\xBF# keys of ours\nann def\n")));
+}
+
 int status_of(KeyUsage& usage, const KeyLimits& limits, KeyUsage::Clock::time_point now,
               std::string* wait = nullptr) {
   HttpError error(200, "");

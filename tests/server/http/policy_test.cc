@@ -38,6 +38,19 @@ TEST(Policy, PagesOfOthersMayNotUseIt) {
   EXPECT_EQ(status_by("localhost", "https://app.example:8", named), 403);
 }
 
+TEST(Policy, OriginsAreWhatBrowsersSend) {
+  for (const char* origin :
+       {"https://app.example", "http://localhost:3000", "http://[::1]:5", "https://a.example:80",
+        "http://[::80]", "app://obsidian.md", "chrome-extension://abcdefgh", "tauri://localhost"})
+    EXPECT_TRUE(is_origin(origin)) << origin;
+  for (const char* origin :
+       {"", "app.example", "https://", "://app.example", "https://app.example/", "https://app.example/chat",
+        "https://App.example", "HTTPS://app.example", "https://app.example:443", "http://app.example:80",
+        "https://*.example", "https://me@app.example", "https://app.example ", "null",
+        "https://b\u00FCro.example"})
+    EXPECT_FALSE(is_origin(origin)) << origin;
+}
+
 TEST(Policy, OnlyNamedPagesMayReadAnswers) {
   Head head;
   head.origin = "https://app.example";

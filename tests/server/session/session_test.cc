@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <future>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -68,6 +69,44 @@ TEST(Session, AnEndTokenOfTheRequestIsTheReasonAndOneOfTheModelIsNot) {
     EXPECT_STREQ(batch.at(0).finish_reason(), "stop");
     EXPECT_EQ(batch.at(0).stop_reason(), models_own ? StopReason() : StopReason(end));
   }
+}
+
+TEST(Session, TokensStandWhereTheirOwnTextBeginsBehindThePrompt) {
+  std::vector<int32_t> prompt = {9}, tokens;
+  const std::vector<std::string> spelled = {"_a", "<0xC3>", "<0xA9>", "b", "<0xC2>", "<0xB0>", "</s>", "_x"};
+  do {  // until they are all different
+    ++prompt[0];
+    tokens = continued(prompt, static_cast<int32_t>(spelled.size()) - 1);
+    tokens.push_back(prompt[0]);
+  } while (std::set(tokens.begin(), tokens.end()).size() < spelled.size());
+  const int32_t end = tokens[6];
+  Json vocabulary = Json::object();
+  for (std::size_t i = 0; i < spelled.size(); ++i) vocabulary[spelled[i]] = tokens[i];
+  const Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", "_"}}}, {"content", " "}},
+                         {{"type", "ByteFallback"}},
+                         {{"type", "Fuse"}},
+                         {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}};
+  text::ModelText text;
+  text.tokenizer.emplace(Json{{"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}},
+                              {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}}});
+  ServedModel with_text = served(fake_runner(), {end});
+  with_text.text = std::make_shared<const text::ModelText>(std::move(text));
+  Model model(std::move(with_text), {});
+  schedule::GenerateRequest request{.prompt = prompt, .max_tokens = 20, .end_ids = {end}, .top_logprobs = 0};
+  Batch batch(model);
+  batch.submit(request, {.goes_on = true});
+  request.constrain = [] { return std::make_unique<test::NoMultiples>(1000, 20); };
+  batch.submit(request, {.goes_on = true});  // a text of a form is one by itself
+  std::vector<std::size_t> begins[2];
+  std::string texts[2];
+  batch.run(never, [&](std::size_t i, Piece piece) {
+    texts[i] += piece.text;
+    for (const TokenScore& score : piece.scores) begins[i].push_back(score.begin);
+  });
+  EXPECT_EQ(texts[0], " a\u00E9b\u00B0");
+  EXPECT_EQ(begins[0], (std::vector<std::size_t>{0, 2, 2, 4, 5, 5, 7}));
+  EXPECT_EQ(texts[1], "a\u00E9b\u00B0");
+  EXPECT_EQ(begins[1], (std::vector<std::size_t>{0, 1, 1, 3, 4, 4, 6}));
 }
 
 TEST(Session, WhoGivesUpCancels) {

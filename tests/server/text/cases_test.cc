@@ -70,6 +70,34 @@ TEST(TokenizerCases, AStreamOfAnyIdsEqualsTheWholeInWholeCharacters) {
   }
 }
 
+// Wherever a text is cut between whole characters: what a model writes behind a prompt.
+TEST(TokenizerCases, WhatStandsBehindTokensGoesOnWithTheirText) {
+  int cuts = 0;
+  const Json file = cases_of("tokenizer_cases.json");
+  for (const Json& entry : file.at("tokenizers")) {
+    SCOPED_TRACE(entry.at("name").get<std::string>());
+    const Json& decoder = entry.at("tokenizer").value("decoder", Json());
+    if (decoder.is_object() && decoder.at("type") == "BPEDecoder")
+      continue;  // a space stands before the next word
+    const Tokenizer tokenizer(entry.at("tokenizer"));
+    for (const Json& one : entry.at("cases")) {
+      const auto ids = one.at("ids").get<std::vector<std::int32_t>>();
+      const std::string whole = tokenizer.decode(ids, false);
+      for (std::size_t cut = 1; cut < ids.size(); ++cut) {
+        const std::span before = std::span(ids).first(cut);
+        const std::string begun = tokenizer.decode(before, false);
+        if (begun.empty() || !whole.starts_with(begun)) continue;
+        Detokenizer stream(tokenizer, false, before);
+        std::string rest;
+        for (const std::int32_t id : std::span(ids).subspan(cut)) rest += stream.push(id);
+        EXPECT_EQ(begun + rest + stream.flush(), whole) << cut;
+        ++cuts;
+      }
+    }
+  }
+  EXPECT_GT(cuts, 1000);
+}
+
 TEST(TemplateCases, TextsAreThoseOfJinja2AndErrorsWhereItHasErrors) {
   const Json file = cases_of("template_cases.json");
   int texts = 0;

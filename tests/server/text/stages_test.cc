@@ -1,9 +1,10 @@
-// Normalizers and pre-tokenizers by themselves; expectations are those of the documentation of PyPI
+// Normalizers, pre-tokenizers and decoders by themselves; expectations are those of the documentation of PyPI
 // `tokenizers` (its table of components), each written out.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "server/json.h"
+#include "server/text/decoder.h"
 #include "server/text/json_view.h"
 #include "server/text/normalizer.h"
 #include "server/text/pre_tokenizer.h"
@@ -66,6 +67,36 @@ TEST(PreTokenizer, EachKindDoesWhatItsNameSays) {
   EXPECT_EQ(cut(R"({"type": "FixedLength", "length": 2})", "a\u00E9bcd"), "a\u00E9|bc|d");
   EXPECT_EQ(cut(R"({"type": "ByteLevel", "add_prefix_space": false})", "Hello my friend's"),
             "Hello|\u0120my|\u0120friend|'s");
+}
+
+// What each token makes certain: what waited for it | its own.
+std::string decoded(const char* json, const std::vector<std::string>& tokens) {
+  const Json document = ark::parse_json(json);
+  const Decoder decoder{JsonView(document, "decoder")};
+  Decoder::Stream stream(decoder);
+  std::string out;
+  for (const std::string& token : tokens) {
+    const std::string text = stream.push(token);
+    out += text.substr(0, stream.own_begin()) + "|" + text.substr(stream.own_begin()) + ", ";
+  }
+  return out + stream.flush();
+}
+
+TEST(Decoder, TextThatWaitedForATokenIsNoneOfItsOwn) {
+  const char* bytes = R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "_"},
+      "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1,
+      "stop": 0}]})";
+  EXPECT_EQ(decoded(bytes, {"_a", "<0xC3>", "<0xA9>", "_b", "<0xC3>", "c", "<0xC3>"}),
+            "|a, |, |, \u00E9| b, |, \uFFFD|c, |, \uFFFD");
+  const char* level = R"({"type": "ByteLevel"})";
+  EXPECT_EQ(decoded(level, {"a", "\u00C3", "\u00A9b", "\u00C3", "c", "\u00C3", "\u00C3"}),
+            "|a, |, |\u00E9"
+            "b, |, \uFFFD|c, |, \uFFFD|, \uFFFD");
+  const char* suffix = R"({"type": "BPEDecoder", "suffix": "</w>"})";
+  EXPECT_EQ(decoded(suffix, {"a", "b</w>", "c</w>"}), "|, a|, b |, c");
+  const char* strip = R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Strip", "content": ".",
+      "start": 0, "stop": 1}]})";
+  EXPECT_EQ(decoded(strip, {"a.", "..", "b"}), "|a, .|., .|b, ");
 }
 
 TEST(PreTokenizer, AnUnknownKindIsNamed) { EXPECT_THROW(cut(R"({"type": "Magic"})", "x"), Error); }
