@@ -3,21 +3,11 @@
 
 #include "base/ir/einsum.h"
 #include "base/ir/kernels/common.h"
+#include "base/ir/kernels/matmul.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
-namespace {
 
-constexpr int64_t kRowsPerTile = 16, kColumnsPerTile = 256;
-
-// The operands as [batch..., M, K] x [batch..., K, N], whatever their storage order.
-struct Product {
-  int64_t m, k, n;
-  Dims batch;                      // broadcast batch dims
-  Index a_strides{}, b_strides{};  // of the batch dims, in elements
-  int64_t a_row, a_column, b_row, b_column;
-  bool a_vector, b_vector;
-};
 Product product_of(const KernelCall& call) {
   TensorView a = call.inputs[0], b = call.inputs[1];
   Product p{};
@@ -48,6 +38,10 @@ Product product_of(const KernelCall& call) {
   for (int64_t& stride : p.b_strides) stride *= p.k * p.n;
   return p;
 }
+
+namespace {
+
+constexpr int64_t kRowsPerTile = 16, kColumnsPerTile = 256;
 
 int64_t row_tiles(const Product& p) { return (p.m + kRowsPerTile - 1) / kRowsPerTile; }
 int64_t column_tiles(const Product& p) { return (p.n + kColumnsPerTile - 1) / kColumnsPerTile; }
