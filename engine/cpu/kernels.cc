@@ -28,10 +28,7 @@ std::vector<Kernel> kernels_of_machine() {
   by_op[static_cast<std::size_t>(Op::kMatMulInteger)].tile = [](const KernelCall& call, int64_t tile) {
     kernels::integer_product_tile(call, tile, simd_panel_product);
   };
-  for (vector_kernels::Register* const put :
-       {vector_kernels::register_matmul, vector_kernels::register_conv, vector_kernels::register_pointwise,
-        vector_kernels::register_rows})
-    put(by_op);
+  vector_kernels::register_all(by_op);
   return by_op;
 }
 
@@ -40,7 +37,8 @@ std::vector<Kernel> kernels_of_machine() {
 const Kernel* find_cpu_kernel(Op op) {
   static const std::vector<Kernel> kernels = kernels_of_machine();
   const Kernel& kernel = kernels[static_cast<std::size_t>(op)];
-  return kernel.tile ? &kernel : nullptr;
+  const Kernel* const portable = find_kernel(op);
+  return portable && portable->tile != kernel.tile ? &kernel : portable;
 }
 
 }  // namespace ark

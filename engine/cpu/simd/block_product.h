@@ -39,7 +39,8 @@ void multiply_columns(const BlockProduct& a, const Block* blocks, int count, int
       const float* from = a.out + r * a.out_row + c;
       T::store(sum, lanes == 16 ? T::load(from) : T::load_partial(from, lanes));
     });
-  Piece<F32Weights> piece{a.b + column, a.b_row, 0, 0, (width + 15) / 16 * 16, a.opens, false};
+  Piece<F32Weights> piece{
+      a.b + column / kStripe * a.b_panel, a.b_row, 0, 0, (width + 15) / 16 * 16, a.opens, false};
   while (piece.first < a.k) {
     piece.count = std::min(kPiece, a.k - piece.first);
     for (int b = 0; b < count; ++b) multiply_block<T, F32Weights>(blocks[b], piece, sums[b]);
@@ -62,7 +63,7 @@ void multiply_columns(const BlockProduct& a, const Block* blocks, int count, int
 template <class T>
 void block_product(const BlockProduct& a) {
   constexpr int64_t kTogether = kGroup * T::kMaxRows;
-  static_assert(kTogether <= BlockProduct::kPackedRows);
+  static_assert(kTogether <= BlockProduct::kPackedRows && kStripe == BlockProduct::kPanel);
   for (int64_t row = 0; row < a.m; row += kTogether) {
     const int64_t rows = std::min(kTogether, a.m - row), blocks = (rows + T::kMaxRows - 1) / T::kMaxRows;
     Block group[kGroup];

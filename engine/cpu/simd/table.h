@@ -105,11 +105,14 @@ struct NoisyTokens {
 
 // out[m, n] = a[m, k] b[k, n], of f32 in any strides; or more of its chains, which began in out (block_product.h).
 struct BlockProduct {
-  static constexpr int64_t kPackedRows = 64;  // rows that are packed at once, at most
+  static constexpr int64_t kPackedRows = 64;  // rows of a that are packed at once, at most
+  static constexpr int64_t kPanel = 64;
   const float* a = nullptr;
   int64_t a_row = 0, a_column = 1;  // how far apart its rows and columns are
-  const float* b = nullptr;         // rows of n, of which the next multiple of 16 can be read
-  int64_t b_row = 0;
+  // Panels of kPanel columns, b_panel apart, with rows b_row apart; of the last one's the next multiple of 16 columns can
+  // be read. Rows that lie side by side share no more cache lines of one set than there are.
+  const float* b = nullptr;
+  int64_t b_row = kPanel, b_panel = kPanel;
   int64_t m = 0, k = 0, n = 0;
   float* out = nullptr;
   int64_t out_row = 0;

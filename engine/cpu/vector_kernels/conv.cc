@@ -170,12 +170,14 @@ class Seen {
     const int64_t width = w_.out[last];
     const Dims outer(w_.out.begin(), w_.out.end() - 1);
     Odometer at(outer, {}, first / width);
-    for (int64_t column = 0; column < count; at.next()) {
+    for (int64_t column = 0; column < count;) {
       Line line;
       line.begin = (first + column) % width;
-      line.end = std::min(width, line.begin + count - column);
+      line.end = std::min({width, line.begin + count - column, line.begin + kPanel - column % kPanel});
+      line.place = column / kPanel * Room::kPanelRoom + column % kPanel;
       for (std::size_t a = 0; a < last; ++a) line.start[a] = at.index()[a] * w_.stride[a] - w_.begin[a];
       column += line.end - line.begin;
+      if (line.end == width) at.next();
       lines_.push_back(line);
     }
     is_plain_ = s.taps == 1;
@@ -186,27 +188,22 @@ class Seen {
   }
 
   void fill(int64_t k, int64_t count, float* to) const {
-    const int64_t row = right_row(columns_);
-    if (is_plain_) {
-      for (int64_t i = 0; i < count; ++i)
-        copy_run(to + i * row, image_ + (k + i) * s_.in + first_, columns_, end_);
-      return;
-    }
+    if (is_plain_) return copy_panels(image_ + k * s_.in + first_, s_.in, count, columns_, end_, to);
     Odometer tap(w_.kernel, {}, k % s_.taps);
     int64_t channel = k / s_.taps, t = k % s_.taps;
     for (int64_t i = 0; i < count; ++i, tap.next()) {
-      fill_row(image_ + channel * s_.in, tap.index(), to + i * row);
+      fill_row(image_ + channel * s_.in, tap.index(), to + i * kPanel);
       if (++t == s_.taps) t = 0, ++channel;
     }
   }
 
  private:
-  struct Line {  // outputs [begin, end) of one row
-    int64_t begin, end;
+  struct Line {  // outputs [begin, end) of one row, in one panel
+    int64_t begin, end, place;
     std::array<int64_t, kMostAxes> start{};  // of the other axes: what tap 0 reads
   };
 
-  void fill_row(const float* plane, const Index& tap, float* to) const {
+  void fill_row(const float* plane, const Index& tap, float* row) const {
     const std::size_t last = w_.spatial - 1;
     const int64_t stride = w_.stride[last], start = tap[last] * w_.dilation[last] - w_.begin[last];
     // Outputs of a row that read inside of the image.
@@ -214,6 +211,7 @@ class Seen {
                   high = start < w_.in[last] ? (w_.in[last] - 1 - start) / stride + 1 : 0;
     for (const Line& line : lines_) {
       const int64_t width = line.end - line.begin;
+      float* const to = row + line.place;
       int64_t base = start;
       bool inside = true;
       for (std::size_t a = 0; a < last; ++a) {
@@ -234,7 +232,6 @@ class Seen {
           for (int64_t o = 0; o < until - from; ++o) into[o] = source[o * stride];
         if (until < line.end) std::fill_n(to + until - line.begin, line.end - until, 0.f);
       }
-      to += width;
     }
   }
 

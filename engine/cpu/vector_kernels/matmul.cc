@@ -10,26 +10,8 @@ namespace {
 
 using kernels::Product, kernels::product, kernels::product_of;
 
-// So few rows read the right matrix where it lies: they are done with it at once. Kept short along k, so that its rows
-// are read in turn.
-constexpr int64_t kFewRows = 12, kShort = 32;
-
-void few_rows(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const float* right,
-              int64_t right_row, float* out, int64_t out_row) {
-  simd::BlockProduct product;
-  product.a_row = left.row, product.a_column = left.column;
-  product.b_row = right_row;
-  product.m = rows, product.n = columns;
-  product.out = out, product.out_row = out_row;
-  product.packed = room().packed;
-  for (int64_t at = 0; at < k; at += kShort) {
-    product.a = left.data + at * left.column;
-    product.b = right + at * right_row;
-    product.k = std::min(kShort, k - at);
-    product.opens = at == 0;
-    vectors().block_product(product);
-  }
-}
+// So few rows read the right matrix where it lies: they are done with it at once.
+constexpr int64_t kFewRows = 12;
 
 int64_t matmul_grid(const KernelCall& call) {
   if (!is_f32(call)) return find_kernel(Op::kMatMul)->grid(call);
@@ -53,16 +35,16 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
   int64_t done = 0;  // columns
   if (part.rows <= kFewRows && p.b_column == 1 && p.k > 0) {
     done = part.columns / 16 * 16;
-    if (done) few_rows(left, part.rows, p.k, done, right, p.b_row, out, p.n);
+    if (done) multiply_in_place(left, part.rows, p.k, done, right, p.b_row, out, p.n, true);
   }
   const int64_t columns = part.columns - done;
   if (columns == 0) return;
   right += done * p.b_column;
   multiply(left, part.rows, p.k, columns, nullptr, out + done, p.n, [&](int64_t k, int64_t count, float* to) {
     const float* from = right + k * p.b_row;
-    const int64_t row = right_row(columns);
-    if (p.b_column != 1) return simd::transpose(from, p.b_column, columns, count, to, row);
-    for (int64_t i = 0; i < count; ++i) copy_run(to + i * row, from + i * p.b_row, columns, end);
+    if (p.b_column == 1) return copy_panels(from, p.b_row, count, columns, end, to);
+    for (int64_t c = 0; c < columns; c += kPanel, to += Room::kPanelRoom)
+      simd::transpose(from + c * p.b_column, p.b_column, std::min(kPanel, columns - c), count, to, kPanel);
   });
 }
 

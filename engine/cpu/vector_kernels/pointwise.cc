@@ -7,12 +7,10 @@
 #include "engine/cpu/vector_kernels/vector_kernels.h"
 
 namespace ark::vector_kernels {
-namespace {
 
-using kernels::elements_of, kernels::kBlock, kernels::Index;
-
-// By whole vectors where they lie; what is left by way of one. a and b are of n elements; b: null where there is none.
-void apply(Op op, const float* a, const float* b, const pointwise::Parameters& of, float* out, int64_t n) {
+// By whole vectors where they lie; what is left by way of one.
+void run_pointwise(Op op, const float* a, const float* b, const pointwise::Parameters& of, float* out,
+                   int64_t n) {
   const auto p = static_cast<float>(of.p), q = static_cast<float>(of.q);
   const int64_t whole = n / 16 * 16;
   if (whole) vectors().pointwise(op, a, b, p, q, out, whole);
@@ -24,12 +22,17 @@ void apply(Op op, const float* a, const float* b, const pointwise::Parameters& o
   std::copy_n(left, n - whole, out + whole);
 }
 
+namespace {
+
+using kernels::elements_of, kernels::kBlock, kernels::Index;
+
 void unary_tile(const KernelCall& call, int64_t tile) {
   if (!is_f32(call)) return find_kernel(call.op)->tile(call, tile);
   const auto [begin, end] = elements_of(tile, call.outputs[0].size());
   const pointwise::Row& row = *pointwise::row_of(call.op);
-  apply(call.op, call.inputs[0].as<float>() + begin, nullptr, pointwise::parameters_of(row, *call.attributes),
-        call.outputs[0].as<float>() + begin, end - begin);
+  run_pointwise(call.op, call.inputs[0].as<float>() + begin, nullptr,
+                pointwise::parameters_of(row, *call.attributes), call.outputs[0].as<float>() + begin,
+                end - begin);
 }
 
 void clip_tile(const KernelCall& call, int64_t tile) {
@@ -39,8 +42,8 @@ void clip_tile(const KernelCall& call, int64_t tile) {
     return kernels::has_input(call, i) ? kernels::scalar<float>(call, i, "a bound of Clip") : other;
   };
   constexpr float kMost = std::numeric_limits<float>::max();
-  apply(call.op, call.inputs[0].as<float>() + begin, nullptr, {bound(1, -kMost), bound(2, kMost)},
-        call.outputs[0].as<float>() + begin, end - begin);
+  run_pointwise(call.op, call.inputs[0].as<float>() + begin, nullptr, {bound(1, -kMost), bound(2, kMost)},
+                call.outputs[0].as<float>() + begin, end - begin);
 }
 
 // How an operand walks along the output: `run` elements at a time in which it moves on (step 1) or stays (0).
@@ -91,8 +94,8 @@ void binary_tile(const KernelCall& call, int64_t tile) {
     const Index sa = kernels::broadcast_strides(a, y.shape()), sb = kernels::broadcast_strides(b, y.shape());
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
-      apply(call.op, operand(a, y.shape(), sa, i, n, left), operand(b, y.shape(), sb, i, n, right),
-            parameters, y.as<float>() + i, n);
+      run_pointwise(call.op, operand(a, y.shape(), sa, i, n, left), operand(b, y.shape(), sb, i, n, right),
+                    parameters, y.as<float>() + i, n);
     }
     return;
   }
@@ -105,8 +108,8 @@ void binary_tile(const KernelCall& call, int64_t tile) {
     if (!walk.a_step) std::fill_n(left, std::min(count, block), *x);
     if (!walk.b_step) std::fill_n(right, std::min(count, block), *z);
     for (int64_t j = 0; j < count; j += block)
-      apply(call.op, walk.a_step ? x + j : left, walk.b_step ? z + j : right, parameters,
-            y.as<float>() + i + j, std::min(block, count - j));
+      run_pointwise(call.op, walk.a_step ? x + j : left, walk.b_step ? z + j : right, parameters,
+                    y.as<float>() + i + j, std::min(block, count - j));
     i += count;
   }
 }

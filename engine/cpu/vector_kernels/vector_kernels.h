@@ -6,18 +6,25 @@
 #include <vector>
 
 #include "base/ir/kernel.h"
+#include "base/ir/pointwise_host.h"
 #include "engine/cpu/simd/table.h"
 
 namespace ark::vector_kernels {
 
 // What each file of this folder puts in the place of portable kernels; `by_op` has them all by number of the operator.
 using Register = void(std::vector<Kernel>& by_op);
-Register register_matmul, register_conv, register_conv_transpose, register_pointwise, register_rows;
+Register register_matmul, register_conv, register_conv_transpose, register_pointwise, register_rows,
+    register_norm, register_pool, register_reduce, register_recurrent;
+Register register_all;
 
 inline const simd::Table& vectors() {
   static const simd::Table& table = simd::table_of(best_isa());
   return table;
 }
+
+// out[i] = op(a[i], b[i]) for i < n, of an operator that is_fusible(); b: of binary ones only; out may be a or b.
+void run_pointwise(Op op, const float* a, const float* b, const pointwise::Parameters& of, float* out,
+                   int64_t n);
 
 // Whether all operands that are there are f32, and the first output has elements.
 bool is_f32(const KernelCall& call);
@@ -26,9 +33,10 @@ bool is_f32(const KernelCall& call);
 struct Room {
   // Of products: rows of k of the right matrix and of columns at once.
   static constexpr int64_t kDepth = 256, kColumns = 256;
+  static constexpr int64_t kPanelRoom = kDepth * simd::BlockProduct::kPanel + 16;
   static constexpr int64_t kPlane = 64 << 10;  // of shifted sums, and what they come to
   Room();
-  float* right;   // [kDepth, kColumns] and a vector more
+  float* right;   // panels for kColumns
   float* packed;  // as of BlockProduct
   float* plane;   // kPlane and a vector more
   float* flat;    // the same
@@ -51,18 +59,18 @@ struct Cut {
 };
 
 // out[rows, columns] = left[rows, k] right[k, columns] + bias of each row (null: none). `fill(k, count, to)` puts rows
-// [k, k + count) of `right` where `to` says, columns floats rounded up to a multiple of 16 apart; it may write a vector
-// past the end of each before it fills the next.
+// [k, k + count) of `right` into the panels at `to`; it may write a vector past the end of each row before it fills
+// those that follow.
 struct LeftMatrix {
   const float* data;
   int64_t row, column;  // how far apart they are
 };
-inline int64_t right_row(int64_t columns) { return (columns + 15) / 16 * 16; }
+constexpr int64_t kPanel = simd::BlockProduct::kPanel;
 template <class Fill>
 void multiply(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const float* bias, float* out,
               int64_t out_row, Fill fill) {
   simd::BlockProduct product;
-  product.b = room().right, product.b_row = right_row(columns);
+  product.b = room().right, product.b_panel = Room::kPanelRoom;
   product.a_row = left.row, product.a_column = left.column;
   product.m = rows, product.n = columns;
   product.out = out, product.out_row = out_row;
@@ -79,6 +87,11 @@ void multiply(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const f
   } while (at < k);
 }
 
+// multiply() of a few rows, by a right matrix that is read where it lies: of its rows the next multiple of 16 columns can
+// be read. Without `opens` the products are added to what out holds.
+void multiply_in_place(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const float* right,
+                       int64_t right_row, float* out, int64_t out_row, bool opens);
+
 // Copies n floats in whole vectors where neither end minds: up to 15 more are written, and read if `end`, that of what
 // can be read, is not before them.
 inline void copy_run(float* to, const float* from, int64_t n, const float* end) {
@@ -88,5 +101,8 @@ inline void copy_run(float* to, const float* from, int64_t n, const float* end) 
   }
   for (int64_t i = 0; i < n; i += 16) __builtin_memcpy(to + i, from + i, 16 * sizeof(float));
 }
+
+// Rows of `columns` numbers, `row` apart, as panels; of them memory can be read up to `end`.
+void copy_panels(const float* from, int64_t row, int64_t rows, int64_t columns, const float* end, float* to);
 
 }  // namespace ark::vector_kernels
