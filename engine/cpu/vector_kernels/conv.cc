@@ -44,10 +44,11 @@ struct Sizes {
 // The inputs of some output rows (of the first axis), padded, and cut by stride: an element that output o reads by
 // some tap lies in the plane of that tap's phase, as many places behind o in all of them.
 struct Planes {
-  Index shift{};   // of the axes: places that the last tap reads ahead
-  Index length{};  // of each axis of a plane
-  Index pitch{};   // how far apart its places are
-  int64_t plane = 0, phases = 1, rows = 0, parts = 0;
+  Index shift{};                                       // of the axes: places that the last tap reads ahead
+  Index length{};                                      // of each axis of a plane
+  Index pitch{};                                       // how far apart its places are
+  int64_t plane = 0, phases = 1, rows = 0, parts = 0;  // of output rows; in how many parts these are cut
+  int64_t groups = 1, bundles = 1;                     // groups of one tile, and how many such there are
   bool fits = false;
 
   explicit Planes(const Sizes& s) {
@@ -68,6 +69,11 @@ struct Planes {
     length[0] = rows + shift[0];
     plane = 1;
     for (std::size_t a = w.spatial; a-- > 0; plane *= length[a]) pitch[a] = plane, phases *= w.stride[a];
+    // A tile reads the call anew: what is small shares one.
+    constexpr int64_t kBundles = 16;
+    groups = std::clamp<int64_t>(kernels::kTileElements / std::max<int64_t>(plane * phases * s.depth(), 1), 1,
+                                 std::max<int64_t>(s.groups / kBundles, 1));
+    bundles = (s.groups + groups - 1) / groups;
     fits = true;
   }
 };
@@ -82,17 +88,13 @@ void fill_planes(const kernels::Window& w, const Planes& p, int64_t first, const
   for (int64_t f = 0; f < p.phases; ++f, phase.next()) {
     Odometer row(outer, {}, 0);
     for (int64_t r = 0; r < rows; ++r, row.next(), to += length) {
-      int64_t base = 0, start = phase.index()[last] - w.begin[last];
+      int64_t base = 0, start = phase.index()[last] - w.begin[last] + (last == 0 ? first * stride : 0);
       bool inside = true;
-      for (std::size_t a = 0; a <= last; ++a) {
-        const int64_t from = a == 0 ? first * w.stride[0] : 0;
-        if (a == last) {
-          start += from;
-          continue;
-        }
-        const int64_t at = from + row.index()[a] * w.stride[a] + phase.index()[a] - w.begin[a];
+      for (std::size_t a = 0; a < last; ++a) {
+        const int64_t q = row.index()[a] + (a == 0 ? first : 0);
+        const int64_t at = q * w.stride[a] + phase.index()[a] - w.begin[a];
         inside = inside && at >= 0 && at < w.in[a];
-        base += at * in[a];
+        base += inside ? at * in[a] : 0;
       }
       // Places q of this row read element start + q * stride.
       const int64_t low = std::min(length, start < 0 ? (-start + stride - 1) / stride : 0),
@@ -112,51 +114,76 @@ void fill_planes(const kernels::Window& w, const Planes& p, int64_t first, const
   }
 }
 
-void shifted_tile(const KernelCall& call, const Sizes& s, const Planes& p, int64_t tile) {
-  const kernels::Window& w = s.w;
-  const int64_t part = tile % p.parts, group = tile / p.parts % s.groups, image = tile / p.parts / s.groups;
-  const int64_t first = part * p.rows, count = std::min(p.rows, w.out[0] - first);
-  if (count <= 0) return;
-  Room& r = room();
-  for (int64_t c = 0; c < s.inputs; ++c)
-    fill_planes(w, p, first, s.image(call, image, group) + c * s.in, r.plane + c * p.phases * p.plane);
-  std::vector<int64_t> shifts;
-  const Index phase_pitch = strides_of(w.stride);
-  for (int64_t c = 0; c < s.inputs; ++c) {
-    Odometer tap(w.kernel, {}, 0);
-    for (int64_t t = 0; t < s.taps; ++t, tap.next()) {
-      int64_t shift = c * p.phases * p.plane;
-      for (std::size_t a = 0; a < w.spatial; ++a) {
-        const int64_t ahead = tap.index()[a] * w.dilation[a];
-        shift += ahead / w.stride[a] * p.pitch[a] + ahead % w.stride[a] * phase_pitch[a] * p.plane;
+// The output channels of one group in some rows, where all its inputs' planes have been filled.
+class ShiftedRows {
+ public:
+  ShiftedRows(const Sizes& s, const Planes& p, int64_t first)
+      : s_(s), p_(p), first_(first), rows_(s.w.out.begin(), s.w.out.end() - 1), width_(s.w.out.back()) {
+    const int64_t count = std::min(p.rows, s.w.out[0] - first);
+    if (rows_.empty())
+      width_ = count;
+    else
+      rows_[0] = count;
+    length_ = width_;
+    for (std::size_t a = 0; a < rows_.size(); ++a)
+      length_ += (rows_[a] - 1) * p.pitch[a], steps_[a] = p.pitch[a];
+    const Index phase_pitch = strides_of(s.w.stride);
+    for (int64_t c = 0; c < s.inputs; ++c) {
+      Odometer tap(s.w.kernel, {}, 0);
+      for (int64_t t = 0; t < s.taps; ++t, tap.next()) {
+        int64_t shift = c * p.phases * p.plane;
+        for (std::size_t a = 0; a < s.w.spatial; ++a) {
+          const int64_t ahead = tap.index()[a] * s.w.dilation[a];
+          shift += ahead / s.w.stride[a] * p.pitch[a] + ahead % s.w.stride[a] * phase_pitch[a] * p.plane;
+        }
+        shifts_.push_back(shift);
       }
-      shifts.push_back(shift);
     }
   }
-  simd::ShiftedSum sum{.x = r.plane, .shifts = shifts.data(), .factors = nullptr, .terms = s.depth()};
-  Dims rows(w.out.begin(), w.out.end() - 1);
-  if (rows.empty()) {
-    sum.n = count;
-  } else {
-    rows[0] = count;
-    for (std::size_t a = 0; a + 1 < w.spatial; ++a) sum.n += (rows[a] - 1) * p.pitch[a];
-    sum.n += w.out.back();
+
+  void run(const KernelCall& call, int64_t image, int64_t group) const {
+    const Room& r = room();
+    for (int64_t c = 0; c < s_.inputs; ++c)
+      fill_planes(s_.w, p_, first_, s_.image(call, image, group) + c * s_.in,
+                  r.plane + c * p_.phases * p_.plane);
+    const int64_t lines = product(rows_);
+    for (int64_t o = 0; o < s_.outputs; ++o) {
+      const int64_t channel = group * s_.outputs + o;
+      vectors().shifted_sum({.x = r.plane,
+                             .shifts = shifts_.data(),
+                             .factors = call.inputs[1].as<float>() + channel * s_.depth(),
+                             .terms = s_.depth(),
+                             .bias = s_.bias(call) ? s_.bias(call)[channel] : 0,
+                             .out = r.flat,
+                             .n = length_});
+      float* out = call.outputs[0].as<float>() + (image * s_.groups * s_.outputs + channel) * s_.out +
+                   first_ * (s_.out / s_.w.out[0]);
+      if (length_ == lines * width_) {
+        std::copy_n(r.flat, length_, out);
+        continue;
+      }
+      Odometer line(rows_, {steps_}, 0);
+      for (int64_t l = 0; l < lines; ++l, line.next(), out += width_)
+        std::copy_n(r.flat + line.offset(0), width_, out);
+    }
   }
-  const int64_t width = rows.empty() ? count : w.out.back(), lines = product(rows),
-                before = first * (s.out / w.out[0]);
-  Index steps{};
-  std::copy_n(p.pitch.begin(), rows.size(), steps.begin());
-  for (int64_t o = 0; o < s.outputs; ++o) {
-    const int64_t channel = group * s.outputs + o;
-    sum.factors = call.inputs[1].as<float>() + channel * s.depth();
-    sum.bias = s.bias(call) ? s.bias(call)[channel] : 0;
-    float* out = call.outputs[0].as<float>() + (image * s.groups * s.outputs + channel) * s.out + before;
-    sum.out = r.flat;
-    vectors().shifted_sum(sum);
-    Odometer line(rows, {steps}, 0);
-    for (int64_t l = 0; l < lines; ++l, line.next(), out += width)
-      std::copy_n(r.flat + line.offset(0), width, out);
-  }
+
+ private:
+  const Sizes& s_;
+  const Planes& p_;
+  const int64_t first_;
+  Dims rows_;  // of the output, without its last axis
+  int64_t width_, length_ = 0;
+  Index steps_{};
+  std::vector<int64_t> shifts_;
+};
+
+void shifted_tile(const KernelCall& call, const Sizes& s, const Planes& p, int64_t tile) {
+  const int64_t part = tile % p.parts, first = tile / p.parts % p.bundles * p.groups,
+                image = tile / p.parts / p.bundles;
+  if (part * p.rows >= s.w.out[0]) return;
+  const ShiftedRows rows(s, p, part * p.rows);
+  for (int64_t g = first; g < std::min(s.groups, first + p.groups); ++g) rows.run(call, image, g);
 }
 
 // ---- by products
@@ -217,7 +244,7 @@ class Seen {
       for (std::size_t a = 0; a < last; ++a) {
         const int64_t at = line.start[a] + tap[a] * w_.dilation[a];
         inside = inside && at >= 0 && at < w_.in[a];
-        base += at * in_[a];
+        base += inside ? at * in_[a] : 0;
       }
       const int64_t from = std::max(line.begin, low), until = std::min(line.end, high);
       if (!inside || until <= from) {
@@ -266,7 +293,7 @@ int64_t conv_grid(const KernelCall& call) {
   if (!can_convolve(call)) return find_kernel(Op::kConv)->grid(call);
   const Sizes s(call);
   if (s.outputs <= kFewOutputs)
-    if (const Planes planes(s); planes.fits) return s.images * s.groups * planes.parts;
+    if (const Planes planes(s); planes.fits) return s.images * planes.bundles * planes.parts;
   return s.images * s.groups * Cut(s.images * s.groups, s.outputs, s.out).parts();
 }
 

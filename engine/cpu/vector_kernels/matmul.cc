@@ -1,6 +1,8 @@
 // Products of matrices, each tile some rows and columns of one of them.
 #include "base/ir/kernels/matmul.h"
 
+#include <algorithm>
+
 #include "base/ir/kernels/common.h"
 #include "engine/cpu/simd/transpose.h"
 #include "engine/cpu/vector_kernels/vector_kernels.h"
@@ -13,16 +15,30 @@ using kernels::Product, kernels::product, kernels::product_of;
 // So few rows read the right matrix where it lies: they are done with it at once.
 constexpr int64_t kFewRows = 12;
 
+// Of matrices that meet the same right one, the rows of all: it is packed for more of them.
+Product joined_product(const KernelCall& call) {
+  Product p = product_of(call);
+  const bool is_shared =
+      std::all_of(p.b_strides.begin(), p.b_strides.begin() + static_cast<std::ptrdiff_t>(p.batch.size()),
+                  [](int64_t stride) { return stride == 0; });
+  const int64_t matrices = product(p.batch);
+  if (is_shared && p.a_column == 1 && call.inputs[0].size() == matrices * p.m * p.k) {
+    p.m *= matrices;
+    p.batch.clear();
+  }
+  return p;
+}
+
 int64_t matmul_grid(const KernelCall& call) {
   if (!is_f32(call)) return find_kernel(Op::kMatMul)->grid(call);
-  const Product p = product_of(call);
+  const Product p = joined_product(call);
   const int64_t outer = product(p.batch);
   return outer * Cut(outer, p.m, p.n).parts();
 }
 
 void matmul_tile(const KernelCall& call, int64_t tile) {
   if (!is_f32(call)) return find_kernel(Op::kMatMul)->tile(call, tile);
-  const Product p = product_of(call);
+  const Product p = joined_product(call);
   const Cut cut(product(p.batch), p.m, p.n);
   const Cut::Part part = cut.part(tile % cut.parts());
   const int64_t batch = tile / cut.parts();
@@ -43,8 +59,11 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
   multiply(left, part.rows, p.k, columns, nullptr, out + done, p.n, [&](int64_t k, int64_t count, float* to) {
     const float* from = right + k * p.b_row;
     if (p.b_column == 1) return copy_panels(from, p.b_row, count, columns, end, to);
+    // In squares, whose lines all stay in the first-level cache: rows of a panel share few of its sets.
     for (int64_t c = 0; c < columns; c += kPanel, to += Room::kPanelRoom)
-      simd::transpose(from + c * p.b_column, p.b_column, std::min(kPanel, columns - c), count, to, kPanel);
+      for (int64_t i = 0; i < count; i += kPanel)
+        simd::transpose(from + c * p.b_column + i, p.b_column, std::min(kPanel, columns - c),
+                        std::min(kPanel, count - i), to + i * kPanel, kPanel);
   });
 }
 
