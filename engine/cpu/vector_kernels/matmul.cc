@@ -60,10 +60,15 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
     const float* from = right + k * p.b_row;
     if (p.b_column == 1) return copy_panels(from, p.b_row, count, columns, end, to);
     // In squares, whose lines all stay in the first-level cache: rows of a panel share few of its sets.
-    for (int64_t c = 0; c < columns; c += kPanel, to += Room::kPanelRoom)
-      for (int64_t i = 0; i < count; i += kPanel)
-        simd::transpose(from + c * p.b_column + i, p.b_column, std::min(kPanel, columns - c),
-                        std::min(kPanel, count - i), to + i * kPanel, kPanel);
+    for (int64_t c = 0; c < columns; c += kPanel, to += Room::kPanelRoom) {
+      const int64_t width = std::min(kPanel, columns - c);
+      const float* panel = from + c * p.b_column;
+      for (int64_t i = 0; i < count; i += kPanel) {
+        const int64_t depth = std::min(kPanel, count - i), next = std::min(kPanel, p.k - k - i - depth);
+        if (next > 0) prefetch_rows(panel + i + depth, p.b_column, width, next);
+        simd::transpose(panel + i, p.b_column, width, depth, to + i * kPanel, kPanel);
+      }
+    }
   });
 }
 
