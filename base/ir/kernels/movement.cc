@@ -29,15 +29,6 @@ struct Axes {
   }
 };
 
-// f(T{}) with an unsigned type of the elements' size.
-template <typename F>
-void with_bytes(int64_t size, F f) {
-  if (size == 1) return f(uint8_t{});
-  if (size == 2) return f(uint16_t{});
-  if (size == 4) return f(uint32_t{});
-  f(uint64_t{});
-}
-
 constexpr int64_t kTurned =
     16;  // rows of the output whose elements lie side by side in x: they share its cache lines
 
@@ -61,8 +52,11 @@ void strided_copy(const TensorView& x, const TensorView& y, const Index& strides
         std::memcpy(to + i, source, static_cast<std::size_t>(run) * sizeof(T));
       } else if (last && axes.strides[last - 1] == 1 && run == length) {
         rows = std::min({kTurned, axes.dims[last - 1] - row.index()[last - 1], (range.end - i) / length});
-        for (int64_t j = 0; j < length; ++j)
-          for (int64_t r = 0; r < rows; ++r) to[i + r * length + j] = source[j * step + r];
+        const auto turn = [&](int64_t count) {
+          for (int64_t j = 0; j < length; ++j)
+            for (int64_t r = 0; r < count; ++r) to[i + r * length + j] = source[j * step + r];
+        };
+        rows == kTurned ? turn(kTurned) : turn(rows);
       } else {
         for (int64_t j = 0; j < run; ++j) to[i + j] = source[j * step];
       }

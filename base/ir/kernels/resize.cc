@@ -192,12 +192,13 @@ void resize_tile(const KernelCall& call, int64_t tile) {
     }
     const int64_t first = i % length, count = std::min(end - i, length - first);
     if (copies) {
-      const int64_t size = element_bytes(y);
-      for (int64_t o = 0; o < count; ++o)
-        copy_element(
-            y.data + (i + o) * size,
-            x.data + (rows[0].index + along[static_cast<std::size_t>(first - origin + o)].index) * size,
-            size);
+      with_bytes(element_bytes(y), [&](auto type) {
+        using T = decltype(type);
+        const T* const source = x.as<T>() + rows[0].index;
+        T* const into = y.as<T>() + i;
+        const Tap* const taken = along.data() + first - origin;
+        for (int64_t o = 0; o < count; ++o) into[o] = source[taken[o].index];
+      });
       i += count;
       continue;
     }

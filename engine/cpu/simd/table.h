@@ -113,7 +113,7 @@ struct BlockProduct {
   // be read. Rows that lie side by side share no more cache lines of one set than there are.
   const float* b = nullptr;
   int64_t b_row = kPanel, b_panel = kPanel;
-  int64_t m = 0, k = 0, n = 0;
+  int64_t m = 0, k = 0, n = 0;  // k: at least 1
   float* out = nullptr;
   int64_t out_row = 0;
   bool opens = true;                // chains begin at +0

@@ -22,7 +22,11 @@ class PlanePool {
         is_average_(call.op == Op::kAveragePool),
         counts_padding_(call.attributes->get_or(key::kCountIncludePad, 0) != 0),
         in_(kernels::strides_of(w.in)) {
-    for (int64_t o = 0; o < w.out[last_]; ++o) ranges_.emplace_back(w, last_, o);
+    for (int64_t o = 0; o < w.out[last_]; ++o) {
+      const TapRange range(w, last_, o);
+      seen_.push_back(
+          {w.position(last_, o, range.begin), range.end - range.begin, static_cast<double>(range.padded)});
+    }
   }
 
   // Room for a row of the plane.
@@ -39,47 +43,56 @@ class PlanePool {
     double padded;  // and with those of the padding
   };
 
+  // Of the last axis: where an output's taps begin in the row, how many there are, and with those of the padding.
+  struct Seen {
+    int64_t begin, count;
+    double padded;
+  };
+
   Taken join(const float* x, const Index& at, float* row) const {
-    Dims taps;
+    std::array<int64_t, 8> taps{};
     Index steps{};
     Taken taken{1, 1};
-    int64_t corner = 0;
     for (std::size_t a = 0; a < last_; ++a) {
       const TapRange range(w_, a, at[a]);
-      taps.push_back(range.end - range.begin);
-      taken.rows *= taps.back(), taken.padded *= static_cast<double>(range.padded);
-      if (taps.back() > 0) corner += w_.position(a, at[a], range.begin) * in_[a];
+      taps[a] = range.end - range.begin;
+      taken.rows *= taps[a], taken.padded *= static_cast<double>(range.padded);
+      if (taps[a] > 0) x += w_.position(a, at[a], range.begin) * in_[a];
       steps[a] = w_.dilation[a] * in_[a];
     }
-    Odometer tap(taps, {steps}, 0);
-    for (int64_t t = 0; t < taken.rows; ++t, tap.next()) {
-      const float* from = x + corner + tap.offset(0);
+    std::array<int64_t, 8> tap{};
+    for (int64_t t = 0; t < taken.rows; ++t) {
       if (t == 0)
-        std::copy_n(from, w_.in[last_], row);
+        std::copy_n(x, w_.in[last_], row);
       else
-        run_pointwise(is_average_ ? Op::kAdd : Op::kMax, row, from, {}, row, w_.in[last_]);
+        run_pointwise(is_average_ ? Op::kAdd : Op::kMax, row, x, {}, row, w_.in[last_]);
+      for (std::size_t a = last_; a-- > 0; tap[a] = 0) {  // the next one
+        x += steps[a];
+        if (++tap[a] < taps[a]) break;
+        x -= taps[a] * steps[a];
+      }
     }
     return taken;
   }
 
   void along(const float* row, Taken taken, float* y) const {
-    for (int64_t o = 0; o < w_.out[last_]; ++o) {
-      const TapRange& range = ranges_[static_cast<std::size_t>(o)];
-      const int64_t count = taken.rows > 0 ? range.end - range.begin : 0, step = w_.dilation[last_];
-      const float* from = row + w_.position(last_, o, range.begin);
+    const int64_t step = w_.dilation[last_];
+    for (const Seen& seen : seen_) {
+      const int64_t count = taken.rows > 0 ? seen.count : 0;
+      const float* const from = row + seen.begin;
       if (is_average_) {
         float sum = 0;
         for (int64_t t = 0; t < count; ++t) sum += from[t * step];
-        const double taps = counts_padding_ ? taken.padded * static_cast<double>(range.padded)
-                                            : static_cast<double>(taken.rows * count);
-        y[o] = sum / static_cast<float>(std::max(1.0, taps));
+        const double taps =
+            counts_padding_ ? taken.padded * seen.padded : static_cast<double>(taken.rows * count);
+        *y++ = sum / static_cast<float>(std::max(1.0, taps));
       } else {
         float best = -std::numeric_limits<float>::infinity();
         for (int64_t t = 0; t < count; ++t) {
           const float v = from[t * step];
           best = v > best || v != v ? v : best;
         }
-        y[o] = best;
+        *y++ = best;
       }
     }
   }
@@ -88,7 +101,7 @@ class PlanePool {
   const std::size_t last_;
   const bool is_average_, counts_padding_;
   const Index in_;
-  std::vector<TapRange> ranges_;  // of the last axis
+  std::vector<Seen> seen_;
 };
 
 void pool_tile(const KernelCall& call, int64_t tile) {

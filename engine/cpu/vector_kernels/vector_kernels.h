@@ -2,6 +2,7 @@
 // leaves everything to that is not f32.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -75,14 +76,15 @@ inline void prefetch_rows(const float* from, int64_t row, int64_t rows, int64_t 
 template <class Fill>
 void multiply(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const float* bias, float* out,
               int64_t out_row, Fill fill) {
+  if (k == 0)
+    for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * out_row, columns, bias ? bias[r] : 0.f);
   simd::BlockProduct product;
   product.b = room().right, product.b_panel = Room::kPanelRoom;
   product.a_row = left.row, product.a_column = left.column;
   product.m = rows, product.n = columns;
   product.out = out, product.out_row = out_row;
   product.packed = room().packed;
-  int64_t at = 0;
-  do {  // of no products a sum is zero
+  for (int64_t at = 0; at < k;) {
     product.k = std::min(Room::kDepth, k - at);
     if (left.column == 1) prefetch_rows(left.data + at, left.row, rows, product.k);
     fill(at, product.k, room().right);
@@ -91,7 +93,7 @@ void multiply(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const f
     at += product.k;
     product.row_bias = at < k ? nullptr : bias;
     vectors().block_product(product);
-  } while (at < k);
+  }
 }
 
 // multiply() of a few rows, by a right matrix that is read where it lies: of its rows the next multiple of 16 columns can
