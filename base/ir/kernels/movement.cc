@@ -29,8 +29,9 @@ struct Axes {
   }
 };
 
-constexpr int64_t kTurned =
-    16;  // rows of the output whose elements lie side by side in x: they share its cache lines
+// Rows of the output whose elements lie side by side in x, and share its cache lines; no more than a set of the
+// first-level cache has lines, which rows of 4 KiB all ask for.
+constexpr int64_t kTurned = 8;
 
 // Copies output elements [begin, end) from `base` elements into x plus strides (may be negative or 0).
 void strided_copy(const TensorView& x, const TensorView& y, const Index& strides, int64_t base,

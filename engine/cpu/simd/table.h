@@ -109,7 +109,7 @@ struct BlockProduct {
   static constexpr int64_t kPanel = 64;
   const float* a = nullptr;
   int64_t a_row = 0, a_column = 1;  // how far apart its rows and columns are
-  // Panels of kPanel columns, b_panel apart, with rows b_row apart; of the last one's the next multiple of 16 columns can
+  // Panels of kPanel columns, b_panel apart, rows b_row apart; of the last one's the next multiple of 16 columns can
   // be read. Rows that lie side by side share no more cache lines of one set than there are.
   const float* b = nullptr;
   int64_t b_row = kPanel, b_panel = kPanel;

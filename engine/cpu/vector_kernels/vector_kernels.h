@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "base/ir/kernel.h"
@@ -96,8 +95,8 @@ void multiply(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const f
   }
 }
 
-// multiply() of a few rows, by a right matrix that is read where it lies: of its rows the next multiple of 16 columns can
-// be read. Without `opens` the products are added to what out holds.
+// multiply() of a few rows, by a right matrix that is read where it lies: of its rows the next multiple of 16 columns
+// can be read. Without `opens` the products are added to what out holds.
 void multiply_in_place(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const float* right,
                        int64_t right_row, float* out, int64_t out_row, bool opens);
 
