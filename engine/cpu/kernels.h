@@ -1,5 +1,5 @@
-// The plain kernels (base/ir/kernel.h) as CPU drivers run them: a faster one where this machine's vectors give
-// the same bits.
+// The plain kernels (base/ir/kernel.h) as CPU drivers run them: those of vector_kernels/ where there are, which sum up
+// in an order of their own, the same on every instruction set.
 #pragma once
 
 #include "base/ir/kernel.h"

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "engine/cpu/kernels.h"
 #include "engine/program/unroll.h"
 
 namespace ark {
@@ -137,7 +138,7 @@ int64_t Rank::generic_grid(PhaseId p) const {
   const std::span<const TensorView> all(views);
   const std::size_t inputs = views.size() - at(info.outputs);
   const Attributes& attributes = info.attributes ? *info.attributes : variant.attributes;
-  return find_kernel(variant.op)->grid({variant.op, &attributes, all.first(inputs), all.subspan(inputs)});
+  return find_cpu_kernel(variant.op)->grid({variant.op, &attributes, all.first(inputs), all.subspan(inputs)});
 }
 
 void Rank::end_step(uint64_t n) {

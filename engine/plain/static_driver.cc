@@ -66,7 +66,7 @@ StaticDriver::Bound& StaticDriver::bound_for(const SymbolValues& sizes, int64_t 
       weights_ = std::make_unique<WeightStore>(program, bound.compiled.constants, options_.processors);
     bound.executor = options_.lockstep ? make_lockstep_executor() : make_loop_executor();
     bound.executor->prepare({{&program, &bound.compiled.bindings.at(0), weights_.get(), nullptr}},
-                            {.processors = options_.processors});
+                            {.processors = options_.processors, .trace_events = options_.trace_events});
   } catch (...) {
     bound_.pop_front();
     throw;
@@ -116,5 +116,8 @@ std::vector<Tensor> StaticDriver::run(std::span<const Tensor> inputs) {
     throw;
   }
 }
+
+Timeline StaticDriver::timeline() { return bound_.front().executor->timeline(); }
+const Program& StaticDriver::program() const { return bound_.front().compiled.programs.at(0); }
 
 }  // namespace ark

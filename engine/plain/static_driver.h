@@ -21,6 +21,7 @@ struct StaticOptions {
   bool lockstep = false;       // the oracle executor instead of the loop
   std::size_t most_bound = 4;  // programs kept; the one used longest ago goes first
   RunLimits limits;            // of each run
+  int32_t trace_events = 0;    // as of ExecutorOptions
 };
 
 class StaticDriver {
@@ -34,6 +35,10 @@ class StaticDriver {
   // Error(kUnavailable) with the kernel's message where values (an index) do not fit. What a run will take is known
   // from the sizes: beyond the limits none begins.
   std::vector<Tensor> run(std::span<const Tensor> inputs);
+
+  // Of the program that ran last, of which there must be one.
+  Timeline timeline();
+  const Program& program() const;
 
   // Programs compiled so far.
   int64_t bindings() const { return compiled_; }

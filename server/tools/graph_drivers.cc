@@ -1,11 +1,13 @@
 // The drivers that ark-run offers, behind one interface.
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "engine/plain/dynamic_driver.h"
 #include "engine/plain/parallel_for.h"
 #include "engine/plain/static_driver.h"
 #include "server/tools/run_suite.h"
+#include "server/tools/step_profile.h"
 
 namespace ark::tools {
 namespace {
@@ -31,14 +33,29 @@ class Whole : public GraphDriver {
     return driver_.run(all_inputs(graph_, inputs));
   }
 
- private:
+ protected:
   const Graph& graph_;
   Driver driver_;
 };
 
+class WholeStatic : public Whole<StaticDriver> {
+ public:
+  using Whole::Whole;
+  std::string profile(int64_t runs) override {
+    return profile_text(step_profile(driver_.timeline(), driver_.program(), runs, {}), 0);
+  }
+};
+
+// Events of one run, at most: a wait, a turn and an end for each phase, and room for the run before.
+int32_t events_of(const Graph& graph, const DriverOptions& options) {
+  const auto most = static_cast<std::size_t>(std::numeric_limits<int32_t>::max());
+  return options.profile ? static_cast<int32_t>(std::min(8 * (graph.nodes.size() + 8), most)) : 0;
+}
+
 std::unique_ptr<GraphDriver> make_static(const Graph& graph, const DriverOptions& options) {
-  return std::make_unique<Whole<StaticDriver>>(
-      graph, StaticOptions{.processors = options.threads, .limits = options.limits});
+  return std::make_unique<WholeStatic>(graph, StaticOptions{.processors = options.threads,
+                                                            .limits = options.limits,
+                                                            .trace_events = events_of(graph, options)});
 }
 
 std::unique_ptr<GraphDriver> make_dynamic(const Graph& graph, const DriverOptions& options) {
@@ -56,6 +73,7 @@ class Auto : public GraphDriver {
     if (or_else_dynamic([&] { outputs = driver_->run(inputs); })) outputs = driver_->run(inputs);
     return outputs;
   }
+  std::string profile(int64_t runs) override { return driver_->profile(runs); }
 
  private:
   // Whether that was unsupported, and the driver is another one now.
@@ -77,6 +95,8 @@ class Auto : public GraphDriver {
 };
 
 }  // namespace
+
+std::string GraphDriver::profile(int64_t) { return {}; }
 
 void check_driver(const std::string& name, int ranks) {
   if (name != "auto" && name != "static" && name != "dynamic" && name != "decoder")

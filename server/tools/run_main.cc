@@ -1,5 +1,7 @@
 // ark-run MODEL: runs data sets, inputs from .npy files, a whole suite, or a prompt.
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <limits>
 #include <set>
 
@@ -44,6 +46,22 @@ int run_whole_suite(const Options& options) {
   return counts.failed == 0 ? 0 : 1;
 }
 
+// Of a driver that has run once: what it makes for its first run is not timed.
+void time_runs(tools::GraphDriver& driver, const std::vector<std::optional<Tensor>>& inputs,
+               const tools::SuiteOptions& options) {
+  std::vector<double> ms;
+  for (int i = 0; i < options.repeats; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    driver.run(inputs);
+    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::ranges::sort(ms);
+  char text[96];
+  std::snprintf(text, sizeof text, "%d runs: fastest %.3f ms, median %.3f ms\n", options.repeats, ms.front(),
+                ms[ms.size() / 2]);
+  print(text + (options.profile ? driver.profile(1) : std::string()));
+}
+
 int run_inputs(const Options& options) {
   std::set<std::string> given;
   for (const std::string& text : options.inputs) given.insert(text.substr(0, text.find('=')));
@@ -61,6 +79,7 @@ int run_inputs(const Options& options) {
   }
   const auto driver = tools::make_driver(options.run.driver, graph, options.run);
   const std::vector<Tensor> outputs = driver->run(inputs);
+  if (options.run.repeats > 0) time_runs(*driver, inputs, options.run);
   if (!options.run.output_dir.empty()) tools::save_outputs(options.run.output_dir, graph, outputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const std::string& name = graph.output_names[i];
@@ -159,6 +178,10 @@ int main(int argc, char** argv) {
   line.text("--driver", options.run.driver, "auto, static, dynamic or decoder");
   line.number("--tp", options.run.ranks, 0, ark::kMaxRanks, "tensor-parallel ranks of a decoder; 0: chosen");
   line.number("--threads", options.run.threads, 1, 4096, "threads");
+  line.number("--repeat", options.run.repeats, 0, 1000000,
+              "runs single inputs so often more, and says how long that took");
+  line.flag("--profile", options.run.profile,
+            "with --repeat: which operators the last run spent its time in");
   const auto tolerance = [](std::optional<double>& into) {
     return [&into](const std::string& text) { into = ark::number_of(text, 0, 1e300); };
   };

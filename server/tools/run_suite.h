@@ -22,6 +22,8 @@ class GraphDriver {
  public:
   virtual ~GraphDriver() = default;
   virtual std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) = 0;
+  // Where the time of the last `runs` runs went, a line an operator; empty where the driver does not know.
+  virtual std::string profile(int64_t runs);
 };
 struct DriverOptions {
   int ranks = 0, threads = 1;  // ranks 0: 1, or as many as a plan has
@@ -29,7 +31,9 @@ struct DriverOptions {
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kF32;
   DType kv_dtype = DType::kF32;
-  RunLimits limits;  // of the others'
+  RunLimits limits;      // of the others'
+  int repeats = 0;       // runs that are timed, of single inputs
+  bool profile = false;  // asks for GraphDriver::profile
 };
 // "auto" (static if every shape follows from the inputs' sizes, else dynamic), "static", "dynamic" or
 // "decoder". Keeps `graph` by reference. Throws Error(kUnsupported) where the driver cannot run the graph.

@@ -97,7 +97,8 @@ std::string profile_text(const std::vector<PhaseProfile>& phases, double read_ra
                  rate = static_cast<double>(p.weight_bytes) / seconds;
     std::snprintf(numbers, sizeof numbers, "%8.3f %7.3f %5.1f%% %6d %8.1f %7.0f%% %8.1f  ", p.run_ms,
                   p.wait_ms, 100 * (p.run_ms + p.wait_ms) / whole, p.times, rate / 1e9,
-                  100 * rate / read_rate, static_cast<double>(p.operations) / seconds / 1e9);
+                  read_rate > 0 ? 100 * rate / read_rate : 0,
+                  static_cast<double>(p.operations) / seconds / 1e9);
     text += numbers + (p.code.empty() ? "" : p.code + " ") + escaped(p.name) + "\n";
   };
   for (const PhaseProfile& p : phases)

@@ -139,6 +139,15 @@ inline void copy_element(std::byte* to, const std::byte* from, int64_t bytes) {
   }
 }
 
+// f(T{}) with an unsigned type of the elements' size.
+template <typename F>
+void with_bytes(int64_t size, F f) {
+  if (size == 1) return f(uint8_t{});
+  if (size == 2) return f(uint16_t{});
+  if (size == 4) return f(uint32_t{});
+  f(uint64_t{});
+}
+
 // shapes() of operators whose output sizes follow from sizes and attributes: what inference says of symbols, asked with
 // numbers (base/ir/shape_rules). Throws misfit.
 std::vector<OutputType> by_rule(const KernelCall& call);

@@ -39,6 +39,31 @@ Window window_of(const KernelCall& call, Dims kernel) {
   return w;
 }
 
+Window transposed_window_of(const KernelCall& call) {
+  const TensorView &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
+  const Attributes& a = *call.attributes;
+  Window w;
+  w.spatial = static_cast<std::size_t>(x.rank) - 2;
+  w.stride = a.get_or(key::kStrides, Dims(w.spatial, 1));
+  w.dilation = a.get_or(key::kDilations, Dims(w.spatial, 1));
+  w.begin = a.get_or(key::kPads, Dims(2 * w.spatial, 0));
+  const std::string automatic = a.get_or(key::kAutoPad, "NOTSET");
+  const Dims extra = a.get_or(key::kOutputPadding, Dims(w.spatial, 0));
+  w.in.assign(x.dims.begin() + 2, x.dims.begin() + x.rank);
+  w.kernel.assign(weights.dims.begin() + 2, weights.dims.begin() + weights.rank);
+  w.out.assign(y.dims.begin() + 2, y.dims.begin() + y.rank);
+  if (automatic.starts_with("SAME") || a.has(key::kOutputShape))
+    for (std::size_t i = 0; i < w.spatial; ++i) {
+      // In checked arithmetic: no rule has multiplied the file's numbers where the output's size was given.
+      const Expr reach =
+          (Expr(w.in[i]) - 1) * Expr(w.stride[i]) + (Expr(w.kernel[i]) - 1) * Expr(w.dilation[i]) + 1;
+      const int64_t total = *(reach + Expr(extra[i]) - Expr(w.out[i])).constant();
+      const int64_t cut = std::max<int64_t>(total, 0);  // else zeros behind what the kernel reaches
+      w.begin[i] = automatic == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
+    }
+  return w;
+}
+
 namespace {
 
 Dims kernel_of(const TensorView& weights) {
@@ -118,23 +143,10 @@ void integer_tile(const KernelCall& call, int64_t tile) {
 void transpose_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
   const Attributes& a = *call.attributes;
-  const auto spatial = static_cast<std::size_t>(x.rank) - 2;
-  const Dims strides = a.get_or(key::kStrides, Dims(spatial, 1)),
-             dilations = a.get_or(key::kDilations, Dims(spatial, 1));
-  Dims begin = a.get_or(key::kPads, Dims(2 * spatial, 0));
-  const std::string automatic = a.get_or(key::kAutoPad, "NOTSET");
-  const Dims extra = a.get_or(key::kOutputPadding, Dims(spatial, 0));
-  const Dims in(x.dims.begin() + 2, x.dims.begin() + x.rank),
-      kernel = kernel_of(weights), out(y.dims.begin() + 2, y.dims.begin() + y.rank);
-  if (automatic.starts_with("SAME") || a.has(key::kOutputShape))
-    for (std::size_t i = 0; i < spatial; ++i) {
-      // In checked arithmetic: no rule has multiplied the file's numbers where the output's size was given.
-      const Expr reach =
-          (Expr(in[i]) - 1) * Expr(strides[i]) + (Expr(kernel[i]) - 1) * Expr(dilations[i]) + 1;
-      const int64_t total = *(reach + Expr(extra[i]) - Expr(out[i])).constant();
-      const int64_t cut = std::max<int64_t>(total, 0);  // else zeros behind what the kernel reaches
-      begin[i] = automatic == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
-    }
+  const Window w = transposed_window_of(call);
+  const std::size_t spatial = w.spatial;
+  const Dims &strides = w.stride, &dilations = w.dilation, &begin = w.begin, &in = w.in, &kernel = w.kernel,
+             &out = w.out;
   const int64_t group = a.get_or(key::kGroup, 1), per_group = weights.dims[1], channels = y.dims[1];
   const int64_t image = tile / channels, channel = tile % channels, inputs = x.dims[1] / group,
                 g = channel / per_group;

@@ -1,4 +1,7 @@
 // numpy's matmul with transposes; f32 storage types accumulate in f32 along ascending k.
+#include "base/ir/kernels/matmul.h"
+
+#include <algorithm>
 #include <utility>
 
 #include "base/ir/einsum.h"
@@ -6,18 +9,7 @@
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
-namespace {
 
-constexpr int64_t kRowsPerTile = 16, kColumnsPerTile = 256;
-
-// The operands as [batch..., M, K] x [batch..., K, N], whatever their storage order.
-struct Product {
-  int64_t m, k, n;
-  Dims batch;                      // broadcast batch dims
-  Index a_strides{}, b_strides{};  // of the batch dims, in elements
-  int64_t a_row, a_column, b_row, b_column;
-  bool a_vector, b_vector;
-};
 Product product_of(const KernelCall& call) {
   TensorView a = call.inputs[0], b = call.inputs[1];
   Product p{};
@@ -48,6 +40,10 @@ Product product_of(const KernelCall& call) {
   for (int64_t& stride : p.b_strides) stride *= p.k * p.n;
   return p;
 }
+
+namespace {
+
+constexpr int64_t kRowsPerTile = 16, kColumnsPerTile = 256;
 
 int64_t row_tiles(const Product& p) { return (p.m + kRowsPerTile - 1) / kRowsPerTile; }
 int64_t column_tiles(const Product& p) { return (p.n + kColumnsPerTile - 1) / kColumnsPerTile; }
@@ -180,7 +176,13 @@ Einsum parse_einsum(const KernelCall& call) {
   if (e.labels.size() > 8) misfit("Einsum with more than 8 labels");
   return e;
 }
-void einsum_tile(const KernelCall& call, int64_t) {
+constexpr int64_t kEinsumOutputs = 256;  // of one tile
+
+int64_t einsum_grid(const KernelCall& call) {
+  return (call.outputs[0].size() + kEinsumOutputs - 1) / kEinsumOutputs;
+}
+
+void einsum_tile(const KernelCall& call, int64_t tile) {
   const Einsum e = parse_einsum(call);
   const TensorView& y = call.outputs[0];
   std::vector<Index> strides;
@@ -192,14 +194,29 @@ void einsum_tile(const KernelCall& call, int64_t) {
     strides.push_back(s);
   }
   const Dims summed(e.sizes.begin() + static_cast<std::ptrdiff_t>(e.kept), e.sizes.end());
-  const int64_t count = product(summed);
-  if (y.size() == 0) return;
+  const int64_t count = product(summed), begin = tile * kEinsumOutputs,
+                end = std::min(y.size(), begin + kEinsumOutputs);
+  if (begin >= end) return;
+  // The last summed label by itself: two operands of f32, as most are, walk along it by pointers.
+  const auto is_f32 = [](const TensorView& x) { return x.dtype == DType::kF32; };
+  const bool walks =
+      count > 0 && !summed.empty() && e.terms.size() == 2 && std::ranges::all_of(call.inputs, is_f32);
   with_compute_type(y.dtype, [&](auto type) {
     using C = decltype(type);
-    Odometer at(e.sizes, strides, 0);
-    for (int64_t i = 0; i < y.size(); ++i) {
+    const int64_t run = walks ? summed.back() : 1;
+    Odometer at(walks ? std::span(e.sizes).first(e.sizes.size() - 1) : std::span(e.sizes), strides,
+                begin * (count / run));
+    for (int64_t i = begin; i < end; ++i) {
       C sum{};
-      for (int64_t j = 0; j < count; ++j, at.next()) {
+      for (int64_t j = 0; j < count; j += run, at.next()) {
+        if (walks) {
+          const std::size_t last = e.sizes.size() - 1;
+          const float *a = call.inputs[0].as<float>() + at.offset(0),
+                      *b = call.inputs[1].as<float>() + at.offset(1);
+          for (int64_t t = 0; t < run; ++t)
+            sum += static_cast<C>(a[t * strides[0][last]] * b[t * strides[1][last]]);
+          continue;
+        }
         C term{1};
         for (std::size_t k = 0; k < e.terms.size(); ++k) term *= load_one<C>(call.inputs[k], at.offset(k));
         sum += term;
@@ -214,7 +231,7 @@ void einsum_tile(const KernelCall& call, int64_t) {
 void register_matmul(std::vector<Kernel>& into) {
   into.push_back({Op::kMatMul, by_rule, matmul_grid, matmul_tile});
   into.push_back({Op::kExpertMatMul, by_rule, expert_grid, expert_tile});
-  into.push_back({Op::kEinsum, by_rule, grid_one, einsum_tile});
+  into.push_back({Op::kEinsum, by_rule, einsum_grid, einsum_tile});
 }
 
 }  // namespace ark::kernels

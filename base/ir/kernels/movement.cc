@@ -10,26 +10,61 @@ namespace {
 
 constexpr int64_t kMostSize = int64_t{1} << 40;  // of one axis: sums and products of two stay in range
 
+// The output's axes as far as strides tell them apart: none of one element, and none that go on as the one before.
+struct Axes {
+  Dims dims;
+  Index strides{};
+  Axes(std::span<const int64_t> all, const Index& given) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i] == 1) continue;
+      const std::size_t n = dims.size();
+      if (n && strides[n - 1] == given[i] * all[i]) {
+        dims[n - 1] *= all[i], strides[n - 1] = given[i];
+      } else {
+        strides[n] = given[i];
+        dims.push_back(all[i]);
+      }
+    }
+    if (dims.empty()) dims.push_back(1);
+  }
+};
+
+// Rows of the output whose elements lie side by side in x, and share its cache lines; no more than a set of the
+// first-level cache has lines, which rows of 4 KiB all ask for.
+constexpr int64_t kTurned = 8;
+
 // Copies output elements [begin, end) from `base` elements into x plus strides (may be negative or 0).
 void strided_copy(const TensorView& x, const TensorView& y, const Index& strides, int64_t base,
                   Span64 range) {
-  const int64_t size = element_bytes(y);
   if (range.begin >= range.end) return;
-  Odometer at(y.shape(), {strides}, range.begin);
-  const std::size_t last = y.rank ? static_cast<std::size_t>(y.rank - 1) : 0;
-  for (int64_t i = range.begin; i < range.end;) {
-    if (y.rank && strides[last] == 1) {  // whole runs along the last axis
-      const int64_t run = std::min(range.end - i, y.dims[last] - at.index()[last]);
-      std::memcpy(y.data + i * size, x.data + (base + at.offset(0)) * size,
-                  static_cast<std::size_t>(run * size));
-      i += run;
-      if (i < range.end) at = Odometer(y.shape(), {strides}, i);
-    } else {
-      copy_element(y.data + i * size, x.data + (base + at.offset(0)) * size, size);
-      ++i;
-      at.next();
+  const Axes axes(y.shape(), strides);
+  const std::size_t last = axes.dims.size() - 1;
+  const int64_t length = axes.dims[last], step = axes.strides[last];
+  with_bytes(element_bytes(y), [&](auto type) {
+    using T = decltype(type);
+    const T* const from = x.as<T>() + base;
+    T* const to = y.as<T>();
+    Odometer row(std::span(axes.dims).first(last), {axes.strides}, range.begin / length);
+    for (int64_t i = range.begin; i < range.end;) {
+      const int64_t within = i % length, run = std::min(range.end - i, length - within);
+      const T* source = from + row.offset(0) + within * step;
+      int64_t rows = 1;
+      if (step == 1) {
+        std::memcpy(to + i, source, static_cast<std::size_t>(run) * sizeof(T));
+      } else if (last && axes.strides[last - 1] == 1 && run == length) {
+        rows = std::min({kTurned, axes.dims[last - 1] - row.index()[last - 1], (range.end - i) / length});
+        const auto turn = [&](int64_t count) {
+          for (int64_t j = 0; j < length; ++j)
+            for (int64_t r = 0; r < count; ++r) to[i + r * length + j] = source[j * step + r];
+        };
+        rows == kTurned ? turn(kTurned) : turn(rows);
+      } else {
+        for (int64_t j = 0; j < run; ++j) to[i + j] = source[j * step];
+      }
+      i += rows * run;
+      for (; rows > 0; --rows) row.next();
     }
-  }
+  });
 }
 
 std::vector<OutputType> reshape_shapes(const KernelCall& call) {
@@ -220,39 +255,52 @@ std::vector<OutputType> pad_shapes(const KernelCall& call) {
 }
 void pad_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const auto [before, after] = pads_of(call);
+  const Dims before = pads_of(call).first;
   const std::string mode = call.attributes->get_or(key::kMode, "constant");
-  const int64_t size = element_bytes(y);
-  std::byte zero[8]{};
-  const std::byte* value = has_input(call, 2) ? call.inputs[2].data : zero;
   const Index own = strides_of(x.shape());
   const auto [begin, end] = elements_of(tile, y.size());
   if (begin >= end) return;
-  Odometer at(y.shape(), {}, begin);
-  for (int64_t i = begin; i < end; ++i, at.next()) {
-    int64_t from = 0;
-    bool inside = true;
-    for (std::size_t a = 0; a < static_cast<std::size_t>(x.rank); ++a) {
-      int64_t j = at.index()[a] - before[a];
-      const int64_t n = x.dims[a];
-      if (j < 0 || j >= n) {
-        if (mode == "constant" || n == 0)
-          inside = false;
-        else if (mode == "edge")
-          j = std::clamp<int64_t>(j, 0, n - 1);
-        else if (mode == "wrap")
-          j = (j % n + n) % n;
-        else if (n > 1) {
-          const int64_t period = 2 * (n - 1);
-          j = (j % period + period) % period;
-          if (j >= n) j = period - j;
-        } else
-          j = 0;
+  // Which element of an axis of n stands at place j of it, which may lie outside; -1: the value.
+  const auto source = [&](int64_t j, int64_t n) -> int64_t {
+    if (j >= 0 && j < n) return j;
+    if (mode == "constant" || n == 0) return -1;
+    if (mode == "edge") return std::clamp<int64_t>(j, 0, n - 1);
+    if (mode == "wrap") return (j % n + n) % n;
+    if (n == 1) return 0;
+    const int64_t period = 2 * (n - 1), at = (j % period + period) % period;
+    return at >= n ? period - at : at;
+  };
+  const std::size_t axes = y.shape().size(), last = axes ? axes - 1 : 0;
+  const int64_t length = axes ? y.dims[last] : 1, n = axes ? x.dims[last] : 1,
+                ahead = axes ? before[last] : 0;
+  with_bytes(element_bytes(y), [&, begin = begin, end = end](auto type) {
+    using T = decltype(type);
+    const T value = has_input(call, 2) ? *call.inputs[2].as<T>() : T{};
+    T* const to = y.as<T>();
+    Odometer row(y.shape().first(last), {}, begin / length);
+    for (int64_t i = begin; i < end; row.next()) {
+      const int64_t first = i % length - ahead, run = std::min(end - i, length - i % length);  // in x's row
+      int64_t base = 0;
+      bool inside = true;
+      for (std::size_t a = 0; a < last; ++a) {
+        const int64_t j = source(row.index()[a] - before[a], x.dims[a]);
+        inside = inside && j >= 0;
+        base += inside ? j * own[a] : 0;
       }
-      from += j * own[a];
+      const T* const from = x.as<T>() + base;
+      const auto outside = [&](int64_t j) {
+        const int64_t at = inside ? source(j, n) : -1;
+        to[i + j - first] = at < 0 ? value : from[at];
+      };
+      const int64_t low = inside ? std::clamp<int64_t>(0, first, first + run) : first + run,
+                    high = inside ? std::clamp<int64_t>(n, low, first + run) : first + run;
+      for (int64_t j = first; j < low; ++j) outside(j);
+      if (high > low)
+        std::memcpy(to + i + low - first, from + low, static_cast<std::size_t>(high - low) * sizeof(T));
+      for (int64_t j = high; j < first + run; ++j) outside(j);
+      i += run;
     }
-    copy_element(y.data + i * size, inside ? x.data + from * size : value, size);
-  }
+  });
 }
 
 std::vector<OutputType> tile_shapes(const KernelCall& call) {
@@ -267,13 +315,22 @@ std::vector<OutputType> tile_shapes(const KernelCall& call) {
   return {{call.inputs[0].dtype, dims}};
 }
 void tile_tile(const KernelCall& call, int64_t tile) {
-  const TensorView& x = call.inputs[0];
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Index own = strides_of(x.shape());
-  copy_elements(call, tile, {}, [&](const Odometer& at) {
-    int64_t from = 0;
-    for (std::size_t a = 0; a < x.shape().size(); ++a) from += at.index()[a] % x.dims[a] * own[a];
-    return from;
-  });
+  const auto [begin, end] = elements_of(tile, y.size());
+  if (begin >= end) return;
+  const std::size_t axes = y.shape().size(), last = axes ? axes - 1 : 0;
+  const int64_t size = element_bytes(y), length = axes ? y.dims[last] : 1, n = axes ? x.dims[last] : 1;
+  Odometer row(y.shape().first(last), {}, begin / length);
+  for (int64_t i = begin; i < end; row.next()) {
+    int64_t base = 0;
+    for (std::size_t a = 0; a < last; ++a) base += row.index()[a] % x.dims[a] * own[a];
+    for (const int64_t stop = std::min(end, i - i % length + length); i < stop;) {
+      const int64_t at = i % length % n, run = std::min(stop - i, n - at);
+      std::memcpy(y.data + i * size, x.data + (base + at) * size, static_cast<std::size_t>(run * size));
+      i += run;
+    }
+  }
 }
 
 // DepthToSpace and SpaceToDepth on [N, C, H, W].

@@ -10,19 +10,6 @@ namespace {
 
 int64_t plane_grid(const KernelCall& call) { return call.inputs[0].dims[0] * call.inputs[0].dims[1]; }
 
-// The taps of one axis that read the image, [begin, end), and how many read the image or the padding: a window takes no
-// longer than what it sees of the image, however large the file says it is.
-struct TapRange {
-  int64_t begin, end, padded;
-  TapRange(const Window& w, std::size_t axis, int64_t o) {
-    const int64_t first = w.position(axis, o, 0), dilation = w.dilation[axis], taps = w.kernel[axis];
-    const auto below = [&](int64_t limit) {  // taps that read before it
-      return limit <= first ? 0 : std::min(taps, (limit - first - 1) / dilation + 1);
-    };
-    begin = below(0), end = std::max(begin, below(w.in[axis])), padded = below(w.in[axis] + w.end[axis]);
-  }
-};
-
 void pool_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Window w = window_of(call, call.attributes->get(key::kKernelShape));

@@ -106,32 +106,42 @@ double kernel_weight(bool cubic, double d, double a) {
   return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }
 
-std::vector<Tap> taps_of(const KernelCall& call, const ResizedAxis& axis, int64_t o) {
-  const Attributes& at = *call.attributes;
-  if (axis.is_untouched()) return {{o, 1}};
-  const std::string mode = at.get_or(key::kMode, "nearest");
-  const double x = coordinate(at.get_or(key::kCoordinateTransformationMode, "half_pixel"), axis, o);
-  // No taps: what lies outside is the extrapolation value.
-  if (has_input(call, 3) && !(x >= 0 && x <= static_cast<double>(axis.in - 1))) return {};
-  const auto clamped = [&](double i) {
-    return static_cast<int64_t>(std::clamp(i, 0.0, static_cast<double>(axis.in - 1)));
-  };
-  if (mode == "nearest")
-    return {{clamped(nearest(at.get_or(key::kNearestMode, "round_prefer_floor"), x)), 1}};
-  const bool cubic = mode == "cubic", exclude = at.get_or(key::kExcludeOutside, 0) != 0;
-  const double stretch = at.get_or(key::kAntialias, 0) ? std::min(1.0, axis.scale) : 1;
-  const double reach = (cubic ? 2 : 1) / stretch;
-  std::vector<Tap> taps;
-  double sum = 0;
-  for (double i = std::floor(x - reach) + 1; i < x + reach; ++i) {
-    if (exclude && (i < 0 || i >= static_cast<double>(axis.in))) continue;
-    const double weight = kernel_weight(cubic, (i - x) * stretch, at.get_or(key::kCubicCoeffA, -0.75));
-    taps.push_back({clamped(i), weight});
-    sum += weight;
+// How a node samples, read once: what each output index of an axis reads.
+struct Sampling {
+  std::string coordinates, nearest_mode;
+  bool is_nearest, is_cubic, excludes, antialiases, has_region;
+  double coefficient;
+  explicit Sampling(const KernelCall& call)
+      : coordinates(call.attributes->get_or(key::kCoordinateTransformationMode, "half_pixel")),
+        nearest_mode(call.attributes->get_or(key::kNearestMode, "round_prefer_floor")),
+        is_nearest(call.attributes->get_or(key::kMode, "nearest") == "nearest"),
+        is_cubic(call.attributes->get_or(key::kMode, "nearest") == "cubic"),
+        excludes(call.attributes->get_or(key::kExcludeOutside, 0) != 0),
+        antialiases(call.attributes->get_or(key::kAntialias, 0) != 0),
+        has_region(has_input(call, 3)),
+        coefficient(call.attributes->get_or(key::kCubicCoeffA, -0.75)) {}
+
+  void taps_of(const ResizedAxis& axis, int64_t o, std::vector<Tap>& taps) const {
+    taps.clear();
+    if (axis.is_untouched()) return taps.push_back({o, 1});
+    const double x = coordinate(coordinates, axis, o);
+    // No taps: what lies outside is the extrapolation value.
+    if (has_region && !(x >= 0 && x <= static_cast<double>(axis.in - 1))) return;
+    const auto clamped = [&](double i) {
+      return static_cast<int64_t>(std::clamp(i, 0.0, static_cast<double>(axis.in - 1)));
+    };
+    if (is_nearest) return taps.push_back({clamped(nearest(nearest_mode, x)), 1});
+    const double stretch = antialiases ? std::min(1.0, axis.scale) : 1, reach = (is_cubic ? 2 : 1) / stretch;
+    double sum = 0;
+    for (double i = std::floor(x - reach) + 1; i < x + reach; ++i) {
+      if (excludes && (i < 0 || i >= static_cast<double>(axis.in))) continue;
+      const double weight = kernel_weight(is_cubic, (i - x) * stretch, coefficient);
+      taps.push_back({clamped(i), weight});
+      sum += weight;
+    }
+    for (Tap& tap : taps) tap.weight /= sum;
   }
-  for (Tap& tap : taps) tap.weight /= sum;
-  return taps;
-}
+};
 
 std::vector<OutputType> resize_shapes(const KernelCall& call) {
   Dims dims;
@@ -148,36 +158,69 @@ void resize_tile(const KernelCall& call, int64_t tile) {
   // Whatever the scales that were rounded away.
   if (dims_of(x) == dims_of(y) && !has_input(call, 3))
     return copy_elements(call, tile, {own}, [](const Odometer& at) { return at.offset(0); });
-  std::vector<std::vector<std::vector<Tap>>> taps(axes.size());  // by axis, by output index
-  for (std::size_t a = 0; a < axes.size(); ++a)
-    for (int64_t o = 0; o < axes[a].out; ++o) taps[a].push_back(taps_of(call, axes[a], o));
-  const bool nearest = call.attributes->get_or(key::kMode, "nearest") == "nearest";
-  if (nearest && !has_input(call, 3))
-    return copy_elements(call, tile, {}, [&](const Odometer& at) {
-      int64_t from = 0;
-      for (std::size_t a = 0; a < axes.size(); ++a) from += taps[a][at.index()[a]][0].index * own[a];
-      return from;
-    });
+  if (axes.empty()) return store_one(y, 0, load_one<double>(x, 0));
+  const Sampling sampling(call);
+  const std::size_t last = axes.size() - 1;
+  const int64_t length = axes[last].out, width = axes[last].in;
+  // Of the last axis' outputs from `origin` on: the taps of output o are along[starts[o - origin]] and on.
+  const bool is_part = begin / length == (end - 1) / length;
+  const int64_t origin = is_part ? begin % length : 0;
+  std::vector<Tap> along, taps;
+  std::vector<std::size_t> starts{0};
+  for (int64_t o = origin; o < (is_part ? origin + end - begin : length); ++o) {
+    sampling.taps_of(axes[last], o, taps);
+    along.insert(along.end(), taps.begin(), taps.end());
+    starts.push_back(along.size());
+  }
   const double outside = call.attributes->get_or(key::kExtrapolationValue, 0.0);
-  Odometer at(y.shape(), {}, begin);
-  for (int64_t i = begin; i < end; ++i, at.next()) {
-    Dims counts;
-    for (std::size_t a = 0; a < axes.size(); ++a)
-      counts.push_back(static_cast<int64_t>(taps[a][at.index()[a]].size()));
-    const int64_t count = product(counts);
-    double sum = count == 0 ? outside : 0;
-    Odometer choice(counts, {}, 0);
-    for (int64_t n = count; n > 0; --n, choice.next()) {
-      double weight = 1;
-      int64_t from = 0;
-      for (std::size_t a = 0; a < axes.size(); ++a) {
-        const Tap& tap = taps[a][at.index()[a]][choice.index()[a]];
-        weight *= tap.weight;
-        from += tap.index * own[a];
-      }
-      sum += weight * load_one<double>(x, from);
+  const bool copies = sampling.is_nearest && !sampling.has_region;
+  // The rows of x that a row of the output reads, each with its weight: they are summed up, then sampled along.
+  // But of long rows of which little is read, each element by itself.
+  const bool picks = static_cast<int64_t>(along.size()) < width / 4;
+  std::vector<Tap> rows, wider;
+  std::vector<double> from(copies || picks ? 0 : static_cast<std::size_t>(width)), sum(from.size()),
+      to(copies ? 0 : static_cast<std::size_t>(std::min(length, end - begin)));
+  Odometer row(y.shape().first(last), {}, begin / length);
+  for (int64_t i = begin; i < end; row.next()) {
+    rows.assign(1, {0, 1});
+    for (std::size_t a = 0; a < last; ++a) {
+      sampling.taps_of(axes[a], row.index()[a], taps);
+      wider.clear();
+      for (const Tap& r : rows)
+        for (const Tap& tap : taps) wider.push_back({r.index + tap.index * own[a], r.weight * tap.weight});
+      rows.swap(wider);
     }
-    store_one<double>(y, i, sum);
+    const int64_t first = i % length, count = std::min(end - i, length - first);
+    if (copies) {
+      with_bytes(element_bytes(y), [&](auto type) {
+        using T = decltype(type);
+        const T* const source = x.as<T>() + rows[0].index;
+        T* const into = y.as<T>() + i;
+        const Tap* const taken = along.data() + first - origin;
+        for (int64_t o = 0; o < count; ++o) into[o] = source[taken[o].index];
+      });
+      i += count;
+      continue;
+    }
+    std::fill(sum.begin(), sum.end(), 0);
+    for (const Tap& r : picks ? std::span<const Tap>() : std::span<const Tap>(rows)) {
+      load(x, r.index, width, from.data());
+      for (std::size_t k = 0; k < from.size(); ++k) sum[k] += r.weight * from[k];
+    }
+    for (int64_t o = 0; o < count; ++o) {
+      const auto place = static_cast<std::size_t>(first - origin + o);
+      const std::size_t tap = starts[place], stop = starts[place + 1];
+      double value = rows.empty() || tap == stop ? outside : 0;
+      for (std::size_t t = tap; t < stop && !rows.empty(); ++t) {
+        double read = picks ? 0 : sum[static_cast<std::size_t>(along[t].index)];
+        for (const Tap& r : picks ? std::span<const Tap>(rows) : std::span<const Tap>())
+          read += r.weight * load_one<double>(x, r.index + along[t].index);
+        value += along[t].weight * read;
+      }
+      to[static_cast<std::size_t>(o)] = value;
+    }
+    store(y, i, count, to.data());
+    i += count;
   }
 }
 

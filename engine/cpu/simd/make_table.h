@@ -3,6 +3,7 @@
 
 #include "engine/cpu/simd/attention.h"
 #include "engine/cpu/simd/attention_tiles.h"
+#include "engine/cpu/simd/block_product.h"
 #include "engine/cpu/simd/dot_matmul.h"
 #include "engine/cpu/simd/quantized_matmul.h"
 #include "engine/cpu/simd/rows.h"
@@ -29,7 +30,9 @@ constexpr Table make_table(Isa isa, const char* name, void (*int8)(const MatMul&
           argmax<T>,
           exps<T>,
           at_least,
-          noisy<T>};
+          noisy<T>,
+          block_product<T>,
+          shifted_sum<T>};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "engine/cpu/simd/lanes.h"
 #include "engine/cpu/simd/table.h"
+#include "engine/cpu/simd/transpose.h"
 #include "engine/program/program.h"
 #include "engine/program/weight_codec.h"
 
@@ -219,31 +220,9 @@ void multiply_stripe(const MatMul& a, const Block* blocks, int count, int64_t p,
     finish_rows<T>(a, blocks[b], p * a.panel + stripe, piece.width, sums[b].at[0]);
 }
 
-// Rows of k floats, `stride` apart, as [k][rows], four by four.
+// Rows of k floats, `stride` apart, as [k][rows].
 inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t k, float* packed) {
-  using Four [[gnu::vector_size(16)]] = float;
-  const int64_t whole_rows = rows & ~int64_t{3}, whole_k = k & ~int64_t{3};
-  for (int64_t r = 0; r < whole_rows; r += 4) {
-    for (int64_t i = 0; i < whole_k; i += 4) {
-      Four in[4];
-      for (int j = 0; j < 4; ++j) std::memcpy(&in[j], x + (r + j) * stride + i, sizeof in[j]);
-      const Four low02 = __builtin_shufflevector(in[0], in[2], 0, 4, 1, 5),
-                 low13 = __builtin_shufflevector(in[1], in[3], 0, 4, 1, 5),
-                 high02 = __builtin_shufflevector(in[0], in[2], 2, 6, 3, 7),
-                 high13 = __builtin_shufflevector(in[1], in[3], 2, 6, 3, 7);
-      const Four out[4] = {__builtin_shufflevector(low02, low13, 0, 4, 1, 5),
-                           __builtin_shufflevector(low02, low13, 2, 6, 3, 7),
-                           __builtin_shufflevector(high02, high13, 0, 4, 1, 5),
-                           __builtin_shufflevector(high02, high13, 2, 6, 3, 7)};
-      for (int j = 0; j < 4; ++j) std::memcpy(packed + (i + j) * rows + r, &out[j], sizeof out[j]);
-    }
-    for (int64_t i = whole_k; i < k; ++i) {
-      for (int64_t j = r; j < r + 4; ++j) packed[i * rows + j] = x[j * stride + i];
-    }
-  }
-  for (int64_t r = whole_rows; r < rows; ++r) {
-    for (int64_t i = 0; i < k; ++i) packed[i * rows + r] = x[r * stride + i];
-  }
+  transpose(x, stride, rows, k, packed, rows);
 }
 
 // Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1; or with kWhole into

@@ -103,6 +103,36 @@ struct NoisyTokens {
   uint32_t* words = nullptr;  // likewise
 };
 
+// out[m, n] = a[m, k] b[k, n], of f32 in any strides; or more of its chains, which began in out (block_product.h).
+struct BlockProduct {
+  static constexpr int64_t kPackedRows = 64;  // rows of a that are packed at once, at most
+  static constexpr int64_t kPanel = 64;
+  const float* a = nullptr;
+  int64_t a_row = 0, a_column = 1;  // how far apart its rows and columns are
+  // Panels of kPanel columns, b_panel apart, rows b_row apart; of the last one's the next multiple of 16 columns can
+  // be read. Rows that lie side by side share no more cache lines of one set than there are.
+  const float* b = nullptr;
+  int64_t b_row = kPanel, b_panel = kPanel;
+  int64_t m = 0, k = 0, n = 0;  // k: at least 1
+  float* out = nullptr;
+  int64_t out_row = 0;
+  bool opens = true;                // chains begin at +0
+  const float* row_bias = nullptr;  // [m], added to the sums; null: none
+  float* packed = nullptr;          // room of kPackedRows * k
+};
+
+// out[i] = sum of factors[t] * x[shifts[t] + i] in one chain, + bias, for i < n; of x and out the next multiple of 16
+// can be accessed.
+struct ShiftedSum {
+  const float* x = nullptr;
+  const int64_t* shifts = nullptr;
+  const float* factors = nullptr;
+  int64_t terms = 0;
+  float bias = 0;
+  float* out = nullptr;
+  int64_t n = 0;
+};
+
 struct Table {
   Isa isa;
   const char* name;
@@ -131,6 +161,8 @@ struct Table {
   // Writes the indices of elements from `least` on, ascending; returns how many.
   int64_t (*at_least)(const float* x, int64_t n, float least, int32_t* ids);
   int64_t (*noisy)(const NoisyTokens& a);  // returns how many
+  void (*block_product)(const BlockProduct&);
+  void (*shifted_sum)(const ShiftedSum&);
 
   // Rows of x that are packed at a time: as many as stay in the second-level cache beside a panel. With tiles a panel's
   // words take as long to join as 240 rows to multiply, and there the cache is larger.
