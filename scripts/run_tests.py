@@ -46,6 +46,8 @@ WRAPPERS = {"threads_test": ("setarch", os.uname().machine, "-R")}
 # exchange and scheduler, whose tests with threads the thread sanitizer runs.
 ASAN_TESTS = ["base_test", "importer_test", "engine_test", "text_test"]
 ASAN_TESTS_FULL = ["dma_test", "scheduler_test", "server_test"]
+# These run sanitized alone, where there is such a build, but with --full; end-to-end tests run what they test as it is shipped.
+READERS = ["importer_test", "text_test"]
 # What a null pointer and one beyond its bounds are used for ends a test without these, which take a third of the build.
 ASAN_NOT = "-DARK_SANITIZE_NOT=null,alignment,pointer-overflow"
 # With --full only: what searches and counts but touches no memory of a step, and what the thread sanitizer runs, too.
@@ -276,8 +278,9 @@ def parallel(tasks):
             future.result()
 
 
-def test_binaries(folder):
-    return sorted((ROOT / folder / "bin").glob("*_test"))
+def test_binaries(quick):
+    left_out = READERS if leaves_out_readers(quick) else []
+    return [path for path in sorted((ROOT / "build" / "bin").glob("*_test")) if path.name not in left_out]
 
 
 def gtest_tasks(totals, kind, binaries, limit, filters, **environment):
@@ -298,20 +301,27 @@ def in_order(tasks):
     return [(run,) for _, run in sorted(tasks, key=lambda task: task[0])]
 
 
+def strict():
+    """Warnings are errors where code is judged; elsewhere another option would mean another build than serve.sh's."""
+    return ["-DARK_WERROR=ON"] if os.environ.get("CI") else []
+
+
 def plain(totals, quick, when_served):
     """Builds what the suites need; returns whether that succeeded. Calls `when_served` as soon as the end-to-end tests can run."""
     getting_ready = threading.Thread(target=prepare, args=(totals, quick))
     getting_ready.start()
-    # Warnings are errors where code is judged; elsewhere another option would mean another build than serve.sh's.
-    strict = ["-DARK_WERROR=ON"] if os.environ.get("CI") else []
-    served = build(totals, "release", *strict, "all", *END_TO_END_NEEDS)
+    served = build(totals, "release", *strict(), "all", *END_TO_END_NEEDS)
     getting_ready.join()
     if served:
         when_served()
-    built = served and build(totals, "tests", "tests")
+    built = served and build(totals, "tests", "tests", *([] if leaves_out_readers(quick) else ["tests_of_readers"]))
     if "ARK_FULL" in os.environ:
-        build(totals, "of each file alone", "--dir", "build-alone", "-DARK_UNITE=OFF", "all", "tests")
+        build(totals, "of each file alone", "--dir", "build-alone", "-DARK_UNITE=OFF", "all", "tests", "tests_of_readers")
     return built
+
+
+def leaves_out_readers(quick):
+    return not quick and "ARK_FULL" not in os.environ
 
 
 def fuzzers():
@@ -324,7 +334,7 @@ def build_sanitized(totals):
     # clang compiles for the address sanitizer in half of gcc's time, and has the fuzzer.
     clang = ["-DARK_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++", "-DCMAKE_C_COMPILER=clang"] if fuzzers() else []
     less = "-DARK_SANITIZE_NOT=" if "ARK_FULL" in os.environ else ASAN_NOT
-    return build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", less, *clang, *ASAN_TESTS,
+    return build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", less, *strict(), *clang, *ASAN_TESTS,
                  *fuzzers(), wrapper=("nice",))
 
 
@@ -403,7 +413,7 @@ def main():
     # The end-to-end tests wait more than they compute: all else runs beside them.
     beside = threading.Thread(target=run_pytest, args=(totals, "end_to_end", ["tests/end_to_end", f"--ignore={VERBS}"], 2 * limit))
     built = plain(totals, args.quick, beside.start)
-    tasks = gtest_tasks(totals, "", test_binaries("build"), limit, {}) if built else []
+    tasks = gtest_tasks(totals, "", test_binaries(args.quick), limit, {}) if built else []
     tasks += [(LONGEST.index(name) if name in LONGEST else len(LONGEST),
                lambda name=name, path=path: run_pytest(totals, name, [path], 2 * limit)) for name, path in PYTEST.items()]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -61,6 +61,8 @@ TEST_F(DeviceExecutor, GivesTheOraclesTokensAndNearlyItsLogits) {
       const DecoderModel model = gpt2_or_llama(gpt2, weight);
       const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 3);
       for (const int ranks : {1, 2}) {
+        // Each type and each model by one and by two.
+        if (weight != DType::kF32 && gpt2 == (ranks == 1) && !std::getenv("ARK_FULL")) continue;
         SCOPED_TRACE((gpt2 ? "gpt2, ranks " : "llama, ranks ") + std::to_string(ranks) + ", dtype " +
                      std::to_string(static_cast<int>(weight)));
         const auto runner = make_runner(model, device(ranks));
