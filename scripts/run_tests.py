@@ -301,16 +301,13 @@ def in_order(tasks):
     return [(run,) for _, run in sorted(tasks, key=lambda task: task[0])]
 
 
-def strict():
-    """Warnings are errors where code is judged; elsewhere another option would mean another build than serve.sh's."""
-    return ["-DARK_WERROR=ON"] if os.environ.get("CI") else []
-
-
 def plain(totals, quick, when_served):
     """Builds what the suites need; returns whether that succeeded. Calls `when_served` as soon as the end-to-end tests can run."""
     getting_ready = threading.Thread(target=prepare, args=(totals, quick))
     getting_ready.start()
-    served = build(totals, "release", *strict(), "all", *END_TO_END_NEEDS)
+    # Warnings are errors where code is judged; elsewhere another option would mean another build than serve.sh's.
+    strict = ["-DARK_WERROR=ON"] if os.environ.get("CI") else []
+    served = build(totals, "release", *strict, "all", *END_TO_END_NEEDS)
     getting_ready.join()
     if served:
         when_served()
@@ -334,7 +331,7 @@ def build_sanitized(totals):
     # clang compiles for the address sanitizer in half of gcc's time, and has the fuzzer.
     clang = ["-DARK_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++", "-DCMAKE_C_COMPILER=clang"] if fuzzers() else []
     less = "-DARK_SANITIZE_NOT=" if "ARK_FULL" in os.environ else ASAN_NOT
-    return build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", less, *strict(), *clang, *ASAN_TESTS,
+    return build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", less, *clang, *ASAN_TESTS,
                  *fuzzers(), wrapper=("nice",))
 
 
