@@ -234,6 +234,13 @@ TEST(VectorKernels, PoolsAndSumsErrAsF32May) {
     }
 }
 
+TEST(VectorKernels, TurnedRowsOfMatricesThatShareTheRightOne) {
+  std::mt19937 random(12);
+  const Tensor right = random_tensor({5, 20}, random);
+  expect_sums(Op::kMatMul, {{key::kTransA, 1}}, {random_tensor({3, 5, 1}, random), right}, 7);
+  expect_sums(Op::kMatMul, {{key::kTransA, 1}}, {random_tensor({3, 5, 2}, random), right}, 7);
+}
+
 TEST(VectorKernels, ExtremesPassNanOn) {
   Tensor x = Tensor::zeros(DType::kF32, {2, 70});
   x.as<float>()[33] = NAN;

@@ -22,7 +22,8 @@ Product joined_product(const KernelCall& call) {
       std::all_of(p.b_strides.begin(), p.b_strides.begin() + static_cast<std::ptrdiff_t>(p.batch.size()),
                   [](int64_t stride) { return stride == 0; });
   const int64_t matrices = product(p.batch);
-  if (is_shared && p.a_column == 1 && call.inputs[0].size() == matrices * p.m * p.k) {
+  // A turned matrix of one row has columns that lie side by side, too.
+  if (is_shared && p.a_column == 1 && p.a_row == p.k && call.inputs[0].size() == matrices * p.m * p.k) {
     p.m *= matrices;
     p.batch.clear();
   }
