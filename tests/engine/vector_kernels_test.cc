@@ -241,6 +241,14 @@ TEST(VectorKernels, TurnedRowsOfMatricesThatShareTheRightOne) {
   expect_sums(Op::kMatMul, {{key::kTransA, 1}}, {random_tensor({3, 5, 2}, random), right}, 7);
 }
 
+// Operands without elements have no memory, in which no address may be reckoned either (the sanitizer's word).
+TEST(VectorKernels, ProductsOverNothingAreZeros) {
+  std::mt19937 random(16);
+  expect_sums(Op::kMatMul, {}, {random_tensor({300, 0}, random), random_tensor({0, 700}, random)}, 1);
+  expect_sums(Op::kConvTranspose, {},
+              {random_tensor({1, 0, 4, 4}, random), random_tensor({0, 99, 3, 3}, random)}, 1);
+}
+
 TEST(VectorKernels, ExtremesPassNanOn) {
   Tensor x = Tensor::zeros(DType::kF32, {2, 70});
   x.as<float>()[33] = NAN;
