@@ -249,6 +249,27 @@ TEST(VectorKernels, ProductsOverNothingAreZeros) {
               {random_tensor({1, 0, 4, 4}, random), random_tensor({0, 99, 3, 3}, random)}, 1);
 }
 
+// Taps far apart, of which each output row would fill a thread's room.
+TEST(VectorKernels, ConvsOfFarTapsAreCutAsProducts) {
+  std::mt19937 random(13);
+  const std::vector<Tensor> in{random_tensor({1, 1, 70000}, random), random_tensor({1, 1, 2}, random)};
+  const Attributes far{{key::kDilations, Dims{65535}}};
+  expect_sums(Op::kConv, far, in, 4);
+  Tensor y = Tensor::empty(DType::kF32, {1, 1, 70000 - 65535});
+  const std::vector<TensorView> views{view_of(in[0]), view_of(in[1])}, out{view_of(y)};
+  EXPECT_LE(find_cpu_kernel(Op::kConv)->grid({Op::kConv, &far, views, out}), 64);
+}
+
+// Windows that see little of long rows are taken one by one, with the portable sums in double.
+TEST(VectorKernels, PoolsOfSparseRowsReadWhatTheySee) {
+  std::mt19937 random(14);
+  const Tensor x = random_tensor({1, 1, 60, 5000}, random);
+  const Attributes pool{{key::kKernelShape, Dims{50, 1}}, {key::kStrides, Dims{1, 4000}}};
+  const Tensor wanted = run_kernel(*find_kernel(Op::kAveragePool), pool, {x}),
+               fast = run_kernel(*find_cpu_kernel(Op::kAveragePool), pool, {x});
+  EXPECT_EQ(0, std::memcmp(wanted.data.get(), fast.data.get(), static_cast<std::size_t>(fast.bytes())));
+}
+
 TEST(VectorKernels, ExtremesPassNanOn) {
   Tensor x = Tensor::zeros(DType::kF32, {2, 70});
   x.as<float>()[33] = NAN;
