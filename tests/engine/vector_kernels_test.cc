@@ -270,6 +270,12 @@ TEST(VectorKernels, PoolsOfSparseRowsReadWhatTheySee) {
   EXPECT_EQ(0, std::memcmp(wanted.data.get(), fast.data.get(), static_cast<std::size_t>(fast.bytes())));
 }
 
+TEST(VectorKernels, LongSumsErrLittle) {
+  Tensor x = Tensor::empty(DType::kF32, {200000, 2});
+  std::fill_n(x.as<float>(), x.size(), 0.1f);
+  expect_sums(Op::kReduceMean, {{key::kAxes, Dims{0}}}, {x}, 1024 + 200000 / 1024);
+}
+
 TEST(VectorKernels, ExtremesPassNanOn) {
   Tensor x = Tensor::zeros(DType::kF32, {2, 70});
   x.as<float>()[33] = NAN;
@@ -315,6 +321,14 @@ void expect_near(Op op, const Attributes& attributes, const std::vector<Tensor>&
     const double difference = std::fabs(fast.as<float>()[i] - wanted.as<double>()[i]);
     ASSERT_TRUE(difference <= bound) << name_of(op) << " element " << i << " differs by " << difference;
   }
+}
+
+// The lanes' sums err by 2^14 roundings of 2^24 each: by thousandths of a deviation, if nothing mended that.
+TEST(VectorKernels, NormsOfManyNumbersFarFromZeroAreNear) {
+  std::mt19937 random(11);
+  Tensor x = random_tensor({1, 1, 1 << 18}, random);
+  for (int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] += 1000;
+  expect_near(Op::kGroupNorm, {{key::kGroups, 1}}, {x}, 1e-4);
 }
 
 TEST(VectorKernels, NormsAndRecurrentLayersAreNear) {
