@@ -284,6 +284,9 @@ TEST(VectorKernels, ExtremesPassNanOn) {
     EXPECT_TRUE(std::isnan(y.as<float>()[0]));
     EXPECT_EQ(y.as<float>()[1], 0);
   }
+  x.dims = {1, 2, 70};
+  for (const Kernel* kernel : {find_kernel(Op::kGlobalMaxPool), find_cpu_kernel(Op::kGlobalMaxPool)})
+    EXPECT_TRUE(std::isnan(run_kernel(*kernel, {}, {x}).as<float>()[0]));
 }
 
 // Operands that stay along some axes, whatever the runs: exact, as one rounding is.
