@@ -234,6 +234,48 @@ TEST(VectorKernels, PoolsAndSumsErrAsF32May) {
     }
 }
 
+TEST(VectorKernels, TurnedRowsOfMatricesThatShareTheRightOne) {
+  std::mt19937 random(12);
+  const Tensor right = random_tensor({5, 20}, random);
+  expect_sums(Op::kMatMul, {{key::kTransA, 1}}, {random_tensor({3, 5, 1}, random), right}, 7);
+  expect_sums(Op::kMatMul, {{key::kTransA, 1}}, {random_tensor({3, 5, 2}, random), right}, 7);
+}
+
+// Operands without elements have no memory, in which no address may be reckoned either (the sanitizer's word).
+TEST(VectorKernels, ProductsOverNothingAreZeros) {
+  std::mt19937 random(16);
+  expect_sums(Op::kMatMul, {}, {random_tensor({300, 0}, random), random_tensor({0, 700}, random)}, 1);
+  expect_sums(Op::kConvTranspose, {},
+              {random_tensor({1, 0, 4, 4}, random), random_tensor({0, 99, 3, 3}, random)}, 1);
+}
+
+// Taps far apart, of which each output row would fill a thread's room.
+TEST(VectorKernels, ConvsOfFarTapsAreCutAsProducts) {
+  std::mt19937 random(13);
+  const std::vector<Tensor> in{random_tensor({1, 1, 70000}, random), random_tensor({1, 1, 2}, random)};
+  const Attributes far{{key::kDilations, Dims{65535}}};
+  expect_sums(Op::kConv, far, in, 4);
+  Tensor y = Tensor::empty(DType::kF32, {1, 1, 70000 - 65535});
+  const std::vector<TensorView> views{view_of(in[0]), view_of(in[1])}, out{view_of(y)};
+  EXPECT_LE(find_cpu_kernel(Op::kConv)->grid({Op::kConv, &far, views, out}), 64);
+}
+
+// Windows that see little of long rows are taken one by one, with the portable sums in double.
+TEST(VectorKernels, PoolsOfSparseRowsReadWhatTheySee) {
+  std::mt19937 random(14);
+  const Tensor x = random_tensor({1, 1, 60, 5000}, random);
+  const Attributes pool{{key::kKernelShape, Dims{50, 1}}, {key::kStrides, Dims{1, 4000}}};
+  const Tensor wanted = run_kernel(*find_kernel(Op::kAveragePool), pool, {x}),
+               fast = run_kernel(*find_cpu_kernel(Op::kAveragePool), pool, {x});
+  EXPECT_EQ(0, std::memcmp(wanted.data.get(), fast.data.get(), static_cast<std::size_t>(fast.bytes())));
+}
+
+TEST(VectorKernels, LongSumsErrLittle) {
+  Tensor x = Tensor::empty(DType::kF32, {200000, 2});
+  std::fill_n(x.as<float>(), x.size(), 0.1f);
+  expect_sums(Op::kReduceMean, {{key::kAxes, Dims{0}}}, {x}, 1024 + 200000 / 1024);
+}
+
 TEST(VectorKernels, ExtremesPassNanOn) {
   Tensor x = Tensor::zeros(DType::kF32, {2, 70});
   x.as<float>()[33] = NAN;
@@ -242,6 +284,9 @@ TEST(VectorKernels, ExtremesPassNanOn) {
     EXPECT_TRUE(std::isnan(y.as<float>()[0]));
     EXPECT_EQ(y.as<float>()[1], 0);
   }
+  x.dims = {1, 2, 70};
+  for (const Kernel* kernel : {find_kernel(Op::kGlobalMaxPool), find_cpu_kernel(Op::kGlobalMaxPool)})
+    EXPECT_TRUE(std::isnan(run_kernel(*kernel, {}, {x}).as<float>()[0]));
 }
 
 // Operands that stay along some axes, whatever the runs: exact, as one rounding is.
@@ -279,6 +324,14 @@ void expect_near(Op op, const Attributes& attributes, const std::vector<Tensor>&
     const double difference = std::fabs(fast.as<float>()[i] - wanted.as<double>()[i]);
     ASSERT_TRUE(difference <= bound) << name_of(op) << " element " << i << " differs by " << difference;
   }
+}
+
+// The lanes' sums err by 2^14 roundings of 2^24 each: by thousandths of a deviation, if nothing mended that.
+TEST(VectorKernels, NormsOfManyNumbersFarFromZeroAreNear) {
+  std::mt19937 random(11);
+  Tensor x = random_tensor({1, 1, 1 << 18}, random);
+  for (int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] += 1000;
+  expect_near(Op::kGroupNorm, {{key::kGroups, 1}}, {x}, 1e-4);
 }
 
 TEST(VectorKernels, NormsAndRecurrentLayersAreNear) {

@@ -55,7 +55,7 @@ void global_tile(const KernelCall& call, int64_t tile) {
   for (int64_t i = 0; i < n; ++i) {
     const double v = load_one<double>(x, tile * n + i);
     sum += v;
-    best = std::max(best, v);
+    best = v > best || v != v ? v : best;
   }
   store_one<double>(call.outputs[0], tile,
                     call.op == Op::kGlobalMaxPool ? best : sum / static_cast<double>(n));

@@ -88,7 +88,23 @@ struct Planes {
     groups = std::clamp<int64_t>(kernels::kTileElements / std::max<int64_t>(plane * phases * s.depth(), 1), 1,
                                  std::max<int64_t>(s.groups / kBundles, 1));
     bundles = (s.groups + groups - 1) / groups;
-    fits = true;
+    fits = is_worth_it(s);
+  }
+
+  // Places from the first output to the last one, of so many rows of the first axis.
+  int64_t summed(const kernels::Window& w, int64_t of_rows) const {
+    int64_t places = 1;
+    for (std::size_t a = 0; a < w.spatial; ++a) places += ((a ? w.out[a] : of_rows) - 1) * pitch[a];
+    return places;
+  }
+
+ private:
+  // What is filled and summed up is not many times what outputs ask for: where a row or few rows are short beside what
+  // taps reach, it is.
+  bool is_worth_it(const Sizes& s) const {
+    constexpr int64_t kMost = 8;
+    const int64_t wanted = s.outputs * s.depth() * rows * (s.out / s.w.out[0]);
+    return s.inputs * phases * plane + s.outputs * s.depth() * summed(s.w, rows) <= kMost * wanted;
   }
 };
 
@@ -138,9 +154,8 @@ class ShiftedRows {
       width_ = count;
     else
       rows_[0] = count;
-    length_ = width_;
-    for (std::size_t a = 0; a < rows_.size(); ++a)
-      length_ += (rows_[a] - 1) * p.pitch[a], steps_[a] = p.pitch[a];
+    length_ = p.summed(s.w, count);
+    for (std::size_t a = 0; a < rows_.size(); ++a) steps_[a] = p.pitch[a];
     const Index phase_pitch = strides_of(s.w.stride);
     for (int64_t c = 0; c < s.inputs; ++c) {
       Odometer tap(s.w.kernel, {}, 0);

@@ -77,6 +77,7 @@ void transposed_tile(const KernelCall& call, int64_t tile) {
   for (int64_t c = 0; c < channels; ++c)
     std::fill_n(to + c * s.out, s.out,
                 kernels::has_input(call, 2) ? call.inputs[2].as<float>()[channel + c] : 0.f);
+  if (s.inputs == 0) return;  // weights without memory
   const LeftMatrix left{call.inputs[1].as<float>() + (group * s.inputs * s.outputs + first) * s.taps, 1,
                         s.outputs * s.taps};
   for (int64_t column = 0; column < s.in; column += Room::kColumns) {

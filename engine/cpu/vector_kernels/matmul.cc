@@ -22,7 +22,8 @@ Product joined_product(const KernelCall& call) {
       std::all_of(p.b_strides.begin(), p.b_strides.begin() + static_cast<std::ptrdiff_t>(p.batch.size()),
                   [](int64_t stride) { return stride == 0; });
   const int64_t matrices = product(p.batch);
-  if (is_shared && p.a_column == 1 && call.inputs[0].size() == matrices * p.m * p.k) {
+  // A turned matrix of one row has columns that lie side by side, too.
+  if (is_shared && p.a_column == 1 && p.a_row == p.k && call.inputs[0].size() == matrices * p.m * p.k) {
     p.m *= matrices;
     p.batch.clear();
   }
@@ -44,12 +45,13 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
   const int64_t batch = tile / cut.parts();
   const kernels::Odometer at(p.batch, {p.a_strides, p.b_strides}, batch);
   const TensorView &a = call.inputs[0], &b = call.inputs[1];
+  float* out = call.outputs[0].as<float>() + (batch * p.m + part.row) * p.n + part.column;
+  if (p.k == 0) return fill_rows(part.rows, part.columns, nullptr, out, p.n);  // operands without memory
   const LeftMatrix left{a.as<float>() + at.offset(0) + part.row * p.a_row, p.a_row, p.a_column};
   const float *right = b.as<float>() + at.offset(1) + part.column * p.b_column,
               *end = b.as<float>() + b.size();
-  float* out = call.outputs[0].as<float>() + (batch * p.m + part.row) * p.n + part.column;
   int64_t done = 0;  // columns
-  if (part.rows <= kFewRows && p.b_column == 1 && p.k > 0) {
+  if (part.rows <= kFewRows && p.b_column == 1) {
     done = part.columns / 16 * 16;
     if (done) multiply_in_place(left, part.rows, p.k, done, right, p.b_row, out, p.n, true);
   }

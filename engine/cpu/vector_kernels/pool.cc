@@ -110,6 +110,12 @@ void pool_tile(const KernelCall& call, int64_t tile) {
   if (!is_f32(call) || has_indices || x.dims[x.rank - 1] > Room::kPlane)
     return find_kernel(call.op)->tile(call, tile);
   const Window w = kernels::window_of(call, call.attributes->get(key::kKernelShape));
+  // Whole rows of which outputs see little would take longer than these are charged for (base/ir/work.cc).
+  constexpr double kSparse = 16;
+  const std::size_t last = w.spatial - 1;
+  if (static_cast<double>(w.in[last]) >
+      kSparse * static_cast<double>(w.out[last]) * static_cast<double>(w.kernel[last]))
+    return find_kernel(call.op)->tile(call, tile);
   PlanePool(call, w).run(x.as<float>() + tile * product(w.in), room().plane,
                          y.as<float>() + tile * product(w.out));
 }

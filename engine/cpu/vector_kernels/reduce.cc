@@ -109,8 +109,14 @@ void join_tile(const KernelCall& call, int64_t tile) {
   const Op op = call.op == Op::kReduceMax ? Op::kMax : call.op == Op::kReduceMin ? Op::kMin : Op::kAdd;
   float* to = y + outer * j.inner + column;
   const float* from = x + outer * j.n * j.inner + column;
-  std::copy_n(from, width, to);
-  for (int64_t i = 1; i < j.n; ++i) run_pointwise(op, to, from + i * j.inner, {}, to, width);
+  float part[Joined::kColumns];
+  for (int64_t begin = 0; begin < j.n; begin += kPart) {
+    float* const into = begin ? part : to;
+    std::copy_n(from + begin * j.inner, width, into);
+    for (int64_t i = begin + 1; i < std::min(j.n, begin + kPart); ++i)
+      run_pointwise(op, into, from + i * j.inner, {}, into, width);
+    if (begin) run_pointwise(op, to, part, {}, to, width);
+  }
   for (int64_t c = 0; c < width && count != 1; ++c) to[c] /= count;
 }
 

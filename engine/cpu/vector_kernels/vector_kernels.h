@@ -72,11 +72,14 @@ inline void prefetch_rows(const float* from, int64_t row, int64_t rows, int64_t 
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(from + r * row + c, 0, 2);
 }
+// Each row its bias, or 0.
+inline void fill_rows(int64_t rows, int64_t columns, const float* bias, float* out, int64_t out_row) {
+  for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * out_row, columns, bias ? bias[r] : 0.f);
+}
 template <class Fill>
 void multiply(LeftMatrix left, int64_t rows, int64_t k, int64_t columns, const float* bias, float* out,
               int64_t out_row, Fill fill) {
-  if (k == 0)
-    for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * out_row, columns, bias ? bias[r] : 0.f);
+  if (k == 0) return fill_rows(rows, columns, bias, out, out_row);
   simd::BlockProduct product;
   product.b = room().right, product.b_panel = Room::kPanelRoom;
   product.a_row = left.row, product.a_column = left.column;
