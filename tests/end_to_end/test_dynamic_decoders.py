@@ -85,13 +85,17 @@ KINDS = {
 }
 
 
+# Of others an element of llama's values lies within 1e-8 of the middle of two codes, and each runtime takes another one.
+SEEDS = {"scores-too": 2}
+
+
 @pytest.mark.parametrize("fused", [False, True], ids=["standard", "fused"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_decoders_of_the_dynamic_quantizer(tmp_path, monkeypatch, name, kind, fused):
     monkeypatch.setenv("ARK_RUN_ACTIVATIONS", "f32")
     real, path = tmp_path / "real.onnx", tmp_path / "model.onnx"
-    write(preset(name, **SIZES), real)
+    write(preset(name, **SIZES), real, SEEDS.get(kind, 0))
     quantize(real, path, **KINDS[kind])
     with_real_activations(path, real)
     if fused:
