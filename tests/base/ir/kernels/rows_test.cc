@@ -108,7 +108,7 @@ TEST(Rows, ResizeSumsAllTaps) {
        ++i) {  // x grows by 1, 90 and 1890 along its axes: its resize is their sum
     const double wanted =
         static_cast<double>(i / (63 * 180)) * 1890 + at(i / 180 % 63, 3, 21) * 90 + at(i % 180, 2, 90);
-    ASSERT_TRUE(!(std::fabs(y.as<float>()[i] - wanted) > 3780 * 0x1p-22)) << i;  // places are of f32
+    ASSERT_TRUE(std::fabs(y.as<float>()[i] - wanted) <= 3780 * 0x1p-22) << i;  // places are of f32
   }
   // Long rows of which little is read.
   const Tensor longer = counted(DType::kF32, {3, 5000});
@@ -118,7 +118,7 @@ TEST(Rows, ResizeSumsAllTaps) {
   for (int64_t i = 0; i < few.size(); ++i) {
     const double wanted =
         static_cast<double>(i / 50) * 5000 + (static_cast<double>(i % 50) + 0.5) * 100 - 0.5;
-    ASSERT_TRUE(!(std::fabs(few.as<float>()[i] - wanted) > 15000 * 0x1p-22)) << i;
+    ASSERT_TRUE(std::fabs(few.as<float>()[i] - wanted) <= 15000 * 0x1p-22) << i;
   }
 }
 
